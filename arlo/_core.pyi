@@ -185,6 +185,7 @@ class TokenCounts:
         share: float = 1.0,
         switching: int = 0,
         looked_at: int = 32,
+        energy: Sequence[float] = [],
     ) -> None: ...
 
 class Scheduler:
@@ -357,7 +358,7 @@ def plan_flow(
             Sequence[float],
             Sequence[float],
             Sequence[float],
-            Sequence[tuple[int, float, float]],
+            Sequence[tuple[int, float, float, float]],
         ]
     ],
     served: float,
@@ -367,17 +368,19 @@ def plan_flow(
     gap: float,
     max_nodes: int,
     held: Sequence[Sequence[int]] = [],
+    unserved: float = 1000.0,
 ) -> tuple[list[list[int]], list[tuple[list[int], float]], float, float, float, float, float, bool, int]:
     """
-    The plan of greatest accuracy for a flow: (instances by stage and option, [(option of each stage, share)],
+    The plan of greatest value for a flow: (instances by stage and option, [(option of each stage, share)],
     value, served, relaxed, bound, price, optimal, nodes); see src/solve/flow/problem.h.
 
     `stages`, parents first: (parent, variants, weight, limit in s, factor by the parent's variant, exit share by
-    variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s)]). The
-    root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be
-    served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of
-    this value will do (infinity: the best one); `gap`: what the best one may be better by; after `max_nodes` the
-    best one found; `held`: the most instances by stage and variant, empty: any number. ValueError when wrong.
+    variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s, what the
+    energy of one row/s is worth)]). The root's factor is [roots per second]. `served`: share of the demand to
+    plan for; `served_only`: how much can be served, whatever its value; `single_batch`: one batch cap for each
+    variant; `target`: the first plan of this value will do (infinity: the best one); `gap`: what the best one may
+    be better by; after `max_nodes` the best one found; `held`: the most instances by stage and variant, empty:
+    any number; `unserved`: what a share of the demand is worth beside its value. ValueError when wrong.
     """
 
 class CascadeRules:
@@ -479,11 +482,13 @@ class Pipeline:
         max_open: int = 65536,
         falls_back: Sequence[int] = [],
         follows_load: bool = False,
+        energy: Sequence[float] = [],
     ) -> None:
         """
         `stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: (from,
         to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.
-        `falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price.
+        `falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price;
+        `energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none.
         """
 
 class PipelinePlan:

@@ -77,6 +77,8 @@ class FlowResult:
     utilisation: float  # mean over the plans
     solve_ms_mean: float
     rows: int  # visits that were executed
+    joules: float | None  # of an answered root: what busy workers drew beyond idle; None: some watts are not known
+    joules_total: float | None
     seconds: dict[str, list[float]]  # by second of arrival: demand, workers, accuracy, violations
 
     def as_dict(self, *, seconds: bool = False) -> dict[str, Any]:
@@ -161,6 +163,7 @@ class Shape(Numbers):
             max_open=flow.max_children,
             falls_back=[at for at, edge in enumerate(self.edges) if flow.edges[edge].falls_back],
             follows_load=any(edge.when.follows for edge in flow.edges),
+            energy=[flow.joule * variant.watts for stage in self.order for variant in flow.stages[stage].variants],
         )
 
     def _variant(self, stage: int, k: int) -> tuple[int, float, int, float]:
@@ -280,12 +283,20 @@ class _Fleet:
         self._pools: dict[tuple[int, int, int], int] = {}  # (stage, variant, batch) -> the engine's bundle
         self._holds: dict[int, tuple[int, int, int]] = {}  # worker -> that
         self._all: int | None = None
+        self._watts: dict[int, float] = {}  # by the engine's runtime
         self.moves = 0
 
     @property
     def size(self) -> int:
         """Workers that there are."""
         return len(self._holds)
+
+    def joules(self) -> float | None:
+        """What busy workers have drawn so far, beyond idle; None: some watts are not known."""
+        if not self._shape.flow.metered:
+            return None
+        busy = self._engine.runtimes()["busy_ns"]
+        return math.fsum(float(busy[r]) * watts for r, watts in self._watts.items()) / SECOND_NS
 
     def follow(self, plan: FlowPlan, now: int) -> None:
         """Changes what the workers hold to what the plan says."""
@@ -362,15 +373,15 @@ class _Fleet:
         for i, length in enumerate(spec.max_lengths):
             ns = spec.latency_ns(key[2], i)
             points = sorted({*spec.table.batches(), 1, key[2]})
-            found.append(
-                self._engine.add_runtime(
-                    length,
-                    max(1, int(slo_ns * key[2] / ns)),
-                    [(length, rows, spec.latency_ns(rows, i)) for rows in points if rows <= key[2]],
-                    max_batch=key[2],
-                    variant=self._shape.variant[key[:2]],
-                )
+            runtime = self._engine.add_runtime(
+                length,
+                max(1, int(slo_ns * key[2] / ns)),
+                [(length, rows, spec.latency_ns(rows, i)) for rows in points if rows <= key[2]],
+                max_batch=key[2],
+                variant=self._shape.variant[key[:2]],
             )
+            self._watts[runtime] = spec.watts
+            found.append(runtime)
         return found
 
 
@@ -464,11 +475,13 @@ def run(job: FlowRun) -> FlowResult:
     period = round(flow.plan_period_s)
     plan: FlowPlan | None = None
     plans, utilisation, solve_s, workers = 0, 0.0, 0.0, []
-    start = 0
+    start, before_j = 0, 0.0
     lengths = _root_lengths(job, len(arrived))
     for second, count in enumerate(counts):
         now = second * SECOND_NS
         engine.advance(now)
+        if now <= job.warmup_s * SECOND_NS:
+            before_j = fleet.joules() or 0.0
         guess = demand.rate() if second else float(count)
         off = plan is not None and guess > 0 and not 1 / (1 + job.shift) <= guess / plan.demand <= 1 + job.shift
         if guess > 0 and (plan is None or second % max(period, 1) == 0 or off):
@@ -486,11 +499,13 @@ def run(job: FlowRun) -> FlowResult:
         demand.add(float(count))
         seen.look(second, end)
     engine.finish()
+    spent_j = fleet.joules()
     planned = {
         "plans": plans,
         "moves": fleet.moves,
         "utilisation": utilisation / max(plans, 1),
         "solve_ms_mean": solve_s * 1e3 / max(plans, 1),
+        "joules_total": None if spent_j is None else spent_j - before_j,
     }
     return _result(engine, job, counts, np.array(workers), planned)
 
@@ -547,6 +562,7 @@ def _result(
         },
         **planned,
         rows=int(engine.totals()["rows"]),
+        joules=None if planned["joules_total"] is None else planned["joules_total"] / served,
         seconds={
             "demand": counts.astype(float).tolist(),
             "workers": workers.astype(float).tolist(),

@@ -71,6 +71,7 @@ class FlowVariant:
     load_ms: float = 0.0  # until a worker has loaded it; 0: not known
     repository: str = ""  # folder of the compiled model; empty: numbers only, for simulation and planning
     tokens: int | None = None  # that each layer adds, or, below 0, merges away (OTAS); None: not told apart by them
+    watts: float = 0.0  # that a worker draws beyond idle while it executes a batch; 0: not known
     temperature: float = 1.0  # that its logits are divided by, for probabilities that are right as often as they say
     bins: tuple[int, ...] = ()  # ends of length bins in tokens, ascending, the last open above; empty: one for all
     bin_accuracy: tuple[float, ...] = ()  # of each bin, where no tasks share it; in [0, 1]
@@ -92,6 +93,7 @@ class FlowVariant:
         _need(_ascend(self.max_lengths), f"{where} max_lengths must ascend from 1")
         _need(self.max_batch >= 1, f"{where} max_batch must be at least 1")
         _positive(self.temperature, f"{where} temperature")
+        _need(math.isfinite(self.watts) and self.watts >= 0, f"{where} watts must be at least 0, not {self.watts}")
         _need(bool(self.table.points), f"{where} latency needs at least one point")
         _need(all(ns > 0 for _, _, ns in self.table.points), f"{where} latency must be above 0 everywhere")
         _need(self.memory_mb >= 0, f"{where} memory_mb must be at least 0")
@@ -300,6 +302,7 @@ class Flow:
     # Share of a pool's capacity that a plan of `arlo` counts on; "window": what the seconds seen allow.
     utilisation: Utilisation = UTILISATION
     plan_period_s: float = 10.0
+    joule: float = 0.0  # utility, in shares of a right answer, of a joule that is not spent; 0: energy has no say
     max_children: int = 256  # rows of one root alive at once
     records: str = ""  # folder of row outcomes: accuracies of paths come from there, where they were recorded
 
@@ -318,10 +321,20 @@ class Flow:
             f'flow.utilisation must be above 0 and at most 1, or "window", not {self.utilisation!r}',
         )
         _positive(self.plan_period_s, "flow.plan_period_s")
+        _need(math.isfinite(self.joule) and self.joule >= 0, f"flow.joule must be at least 0, not {self.joule}")
         _need(self.max_children >= 1, "flow.max_children must be at least 1")
         self._check_tree()
         for stage in range(len(self.stages)):
             self._check_edges(stage)
+        _need(
+            self.joule == 0 or self.metered,
+            "flow.joule needs the watts of every variant: without them one would look as if it drew nothing",
+        )
+
+    @functools.cached_property
+    def metered(self) -> bool:
+        """Whether it is known what every variant draws."""
+        return all(variant.watts > 0 for stage in self.stages for variant in stage.variants)
 
     def _check_tree(self) -> None:
         names = [stage.name for stage in self.stages]

@@ -1,8 +1,9 @@
 """Which rows take which edge, by what was recorded of them: shares of exits, and what going on gains.
 
 A guard that follows the load (`at_least = "price"`) is one of this rule: a row goes on if what it gains there, by how
-sure it is, is worth more than the worker-seconds that it costs. Gains are counted on recorded rows; without records a
-calibrated probability says how often the tail is right, and the mean accuracy of the head how often that one is.
+sure it is, is worth more than the worker-seconds and the joules that it costs. Gains are counted on recorded rows;
+without records a calibrated probability says how often the tail is right, and the mean accuracy of the head how often
+that one is.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def with_shares(stages: Sequence[FlowStage], edges: Sequence[FlowEdge], records:
 
 def at_price(flow: Flow, records: RowOutcomes, price: float) -> tuple[Flow, RowOutcomes]:
     """A flow, and its records, as they are when a worker-second is worth so much."""
-    priced = dataclasses.replace(records, price=price)
+    priced = dataclasses.replace(records, price=price, joule=flow.joule)
     following = tuple(dataclasses.replace(e, when=_unshared(e.when)) if e.when.follows else e for e in flow.edges)
     return dataclasses.replace(flow, edges=with_shares(flow.stages, following, priced)), priced
 
@@ -98,7 +99,10 @@ def _holds(  # noqa: PLR0917 - as its callers have them
         return None
     if guard.follows:
         curve = np.asarray(gain(stages, edges, e, variant, records))
-        worth = np.interp(score, curve[:, 0], curve[:, 1]) > records.price * cost_s(stages, edges, e)
+        cost = records.price * cost_s(stages, edges, e)
+        if records.joule > 0:
+            cost += records.joule * cost_s(stages, edges, e, joules=True)
+        worth = np.interp(score, curve[:, 0], curve[:, 1]) > cost
         return np.asarray(mask & (worth if edges[e].head is not None else ~worth))
     if isinstance(guard.at_least, float | int):
         mask &= score >= guard.at_least
@@ -143,12 +147,12 @@ def gain(
     return tuple((float(score[part].mean()), value) for part, value in zip(parts, smooth, strict=True))
 
 
-def cost_s(stages: Sequence[FlowStage], edges: Sequence[FlowEdge], e: int) -> float:
-    """Worker-seconds of a row that goes on, by the most accurate variants, in full batches."""
+def cost_s(stages: Sequence[FlowStage], edges: Sequence[FlowEdge], e: int, *, joules: bool = False) -> float:
+    """Worker-seconds, or joules, of a row that goes on, by the most accurate variants, in full batches."""
 
     def of(stage: FlowStage) -> float:
         best = max(range(len(stage.variants)), key=stage.accuracy)
-        found = work_s(stage, best)
+        found = work_s(stage, best) * (stage.variants[best].watts if joules else 1.0)
         for edge in edges:
             if edge.tail == stage.name and edge.head is not None:
                 share = edge.when.share[min(best, len(edge.when.share) - 1)] if edge.when.share else 1.0

@@ -24,12 +24,12 @@ from arlo.errors import ConfigError
 MOST_MS = 3_600_000.0  # of a batch
 _FLOW = {
     "name", "slo_ms", "planner", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
-    "stage", "edge",
+    "joule", "watts", "stage", "edge",
 }  # fmt: skip
 _STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire", "told"}
 _VARIANT = {
     "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository",
-    "tokens", "temperature", "task_accuracy", "bins", "bin_accuracy",
+    "tokens", "temperature", "task_accuracy", "bins", "bin_accuracy", "watts",
 }  # fmt: skip
 _BATCH = {"max", "wait_ms", "same_utility"}
 _EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}
@@ -74,14 +74,15 @@ def read_flow(raw: Any, *, base: Path, source: str = "flow") -> Flow:
 def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
     _known(raw, _FLOW, "[flow]")
     records = Outcomes.load(base / str(raw["records"])) if raw.get("records") else None
-    stages = tuple(_stage(each, base, records) for each in _tables(raw, "stage", "[flow]"))
+    watts = _taken(raw, "[flow]", {"watts": float})
+    stages = tuple(_stage(each, base, records, watts) for each in _tables(raw, "stage", "[flow]"))
     variants = {stage.name: [variant.name for variant in stage.variants] for stage in stages}
     values = _taken(
         raw,
         "[flow]",
         {
             "name": str, "slo_ms": float, "planner": str, "router": str, "drop": str, "on_drop": str,
-            "plan_period_s": float, "max_children": int, "records": str,
+            "plan_period_s": float, "max_children": int, "records": str, "joule": float,
         },
         required=("name", "slo_ms"),
     )  # fmt: skip
@@ -99,7 +100,8 @@ def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
     return Flow(stages=stages, edges=edges, **values)
 
 
-def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None) -> FlowStage:
+def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None, defaults: Mapping[str, Any]) -> FlowStage:
+    """`defaults`: of its variants."""
     where = f"[[flow.stage]] {raw.get('name', '')!r}"
     _known(raw, _STAGE, where)
     values = _taken(raw, where, {"name": str, "entry": bool, "fire": str, "told": bool}, required=("name",))
@@ -122,16 +124,20 @@ def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None) -> Flow
     if "lengths" in raw:
         values["lengths"] = tuple((int(a), b) for a, b in _rows(raw["lengths"], 2, f"{where} lengths"))
     limit = values["batch"].max if "batch" in values else FlowBatch().max
-    return FlowStage(variants=tuple(_variant(each, base, where, limit, records) for each in given), **values)
+    return FlowStage(
+        variants=tuple(
+            _variant({**defaults, **_table(each, f"{where} variant")}, base, where, limit, records) for each in given
+        ),
+        **values,
+    )
 
 
-def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | None) -> FlowVariant:
-    raw = _table(raw, f"{stage} variant")
+def _variant(raw: Mapping[str, Any], base: Path, stage: str, limit: int, records: Outcomes | None) -> FlowVariant:
     where = f"{stage} variant {raw.get('name') or raw.get('repository', '')!r}"
     _known(raw, _VARIANT, where)
     kinds = {
         "name": str, "max_batch": int, "memory_mb": int, "load_ms": float, "repository": str, "tokens": int,
-        "temperature": float,
+        "temperature": float, "watts": float,
     }  # fmt: skip
     values = _taken(raw, where, kinds)
     for key in ("max_lengths", "batches", "bins"):

@@ -162,6 +162,7 @@ class RowOutcomes:
     truth: Mapping[Key, NDArray[np.integer[Any]]] = dataclasses.field(default_factory=dict)  # [rows], the right label
     labels: Mapping[Key, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     price: float = 0.0  # of a worker-second, in accuracy: at which exits that follow the load decide
+    joule: float = 0.0  # the same of a joule
 
     def __post_init__(self) -> None:
         if len({len(rows) for rows in self.correct.values()}) > 1:

@@ -33,6 +33,7 @@ class TokenVariant:
     latency: tuple[tuple[int, float], ...]  # (rows, ms of the batch), rows ascending; of full rows of the longest
     shorter: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()  # the same by maximum length, ascending
     length: int = 1  # maximum one of the longest, tokens
+    watts: float | None = None  # that a worker draws beyond idle while it executes a batch; None: the body's
 
     @property
     def engines(self) -> tuple[tuple[int, tuple[tuple[int, float], ...]], ...]:
@@ -74,6 +75,8 @@ class TokenSpec:
     share: float = 1.0  # price: of the workers' time that may be sold
     switch_ms: float = 0.0  # that another variant than the one before costs
     spread: float = 0.0  # of the logarithm of a factor on execution times
+    watts: float = 0.0  # of counts without their own; 0: not known
+    joule: float = 0.0  # exact, price: utility of a joule that is not spent; 0: energy has no say
     workload: WorkloadSection = dataclasses.field(default_factory=WorkloadSection)
 
     def __post_init__(self) -> None:
@@ -129,7 +132,7 @@ class TokenSpec:
         for rate, count in self.by_rate:
             if count not in tokens or not rate > 0:
                 raise ConfigError(f"by_rate: [queries per second, tokens], tokens of a variant, not [{rate}, {count}]")
-        for name in ("delta_ms", "eta_ms", "mu", "kappa", "initial_s", "switch_ms"):
+        for name in ("delta_ms", "eta_ms", "mu", "kappa", "initial_s", "switch_ms", "watts", "joule"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ConfigError(f"[tokens]: {name} must be at least 0")
         for name in ("window_s", "horizon_s", "share", "batch"):
@@ -137,11 +140,25 @@ class TokenSpec:
                 raise ConfigError(f"[tokens]: {name} must be above 0")
         if not 0 <= self.spread <= 1:
             raise ConfigError("[tokens]: spread must be from 0 to 1")
+        if not all(math.isfinite(watts) and watts >= 0 for watts in self.watts_of):
+            raise ConfigError("[[tokens.variant]]: watts must be at least 0")
+        if self.joule > 0 and not self.metered:
+            raise ConfigError("[tokens]: joule needs the watts of every count: without them one would draw nothing")
 
     @property
     def tokens(self) -> list[int]:
         """The token counts, ascending."""
         return [variant.tokens for variant in self.variants]
+
+    @property
+    def watts_of(self) -> list[float]:
+        """By variant."""
+        return [self.watts if variant.watts is None else variant.watts for variant in self.variants]
+
+    @property
+    def metered(self) -> bool:
+        """Whether it is known what every count draws."""
+        return all(watts > 0 for watts in self.watts_of)
 
     @property
     def length(self) -> int:
@@ -227,14 +244,17 @@ def read_tokens(raw: Any) -> TokenSpec:
 def _variant(raw: Any) -> TokenVariant:
     each = _table(raw, "[[tokens.variant]]", TokenVariant)
     for key in each:
-        if key not in ("tokens", "latency"):
+        if key not in ("tokens", "latency", "watts"):
             raise ConfigError(f"[[tokens.variant]]: {key} is said by latency: [[length, rows, ms], ...]")
     by_length: dict[int, list[tuple[int, float]]] = {}
     for point in each["latency"]:
         length, rows, ms = point if len(point) == 3 else (1, *point)
         by_length.setdefault(int(length), []).append((int(rows), float(ms)))
     *shorter, (longest, latency) = sorted((length, tuple(points)) for length, points in by_length.items())
-    return TokenVariant(tokens=int(each["tokens"]), latency=latency, shorter=tuple(shorter), length=longest)
+    watts = None if each.get("watts") is None else float(each["watts"])
+    return TokenVariant(
+        tokens=int(each["tokens"]), latency=latency, shorter=tuple(shorter), length=longest, watts=watts
+    )
 
 
 def _table(raw: Any, where: str, kind: type, more: set[str] = frozenset()) -> Mapping[str, Any]:  # type: ignore[assignment]

@@ -39,6 +39,8 @@ class TokenResult:
     rows: dict[str, int]  # executed, by token count
     batches: dict[str, int]
     accuracy: float  # share of the answers in time that are accurate
+    joules: float | None  # of a query that was executed: what busy workers drew beyond idle; None: it is not known
+    joules_total: float | None
     batch_accuracy: tuple[int, ...]  # batches by accurate share in hundredths, [101]
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,8 +94,18 @@ def run(
     lengths = np.clip(lengths, 1, spec.length).astype(np.int32)
     engine = _engine(spec, policy, workers=workers, seed=seed, warmup_s=warmup_s)
     engine.feed(arrived_ns, lengths, kinds)
+    if warmup_s > 0 and spec.metered:
+        engine.advance(round(warmup_s * S_NS))
+    before_j = _joules(spec, engine)
     engine.finish()
-    return _figures(spec, engine.columns(), kinds, seed, round(warmup_s * S_NS))
+    spent_j = _joules(spec, engine) - before_j if spec.metered else None
+    return _figures(spec, engine.columns(), kinds, seed, round(warmup_s * S_NS), spent_j=spent_j)
+
+
+def _joules(spec: TokenSpec, engine: _core.Simulation) -> float:
+    watts = [w for w, variant in zip(spec.watts_of, spec.variants, strict=True) for _ in variant.engines]
+    busy = engine.runtimes()["busy_ns"][: len(watts)]  # a bundle of them comes after
+    return float(busy @ np.array(watts)) / S_NS
 
 
 def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: float) -> _core.Simulation:
@@ -143,6 +155,7 @@ def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: 
         horizon=round(spec.horizon_s * S_NS),
         share=spec.share,
         switching=round(spec.switch_ms * MS_NS),
+        energy=[spec.joule * watts for watts in spec.watts_of] if spec.joule > 0 else [],
     )
     for number, slo in enumerate(slos):
         engine.set_variant(number, slo=slo, timeout=slo)
@@ -155,7 +168,13 @@ def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: 
 
 
 def _figures(
-    spec: TokenSpec, columns: Mapping[str, NDArray[Any]], kind: NDArray[np.uint16], seed: int, warmup_ns: int
+    spec: TokenSpec,
+    columns: Mapping[str, NDArray[Any]],
+    kind: NDArray[np.uint16],
+    seed: int,
+    warmup_ns: int,
+    *,
+    spent_j: float | None,
 ) -> TokenResult:
     """Whether an answer is right is drawn for each query once, whatever the policy and the count."""
     counted = columns["arrived_ns"] >= warmup_ns
@@ -194,6 +213,8 @@ def _figures(
         rows=_by_tokens(spec, np.bincount(count[executed], minlength=len(spec.variants))),
         batches=_by_tokens(spec, np.bincount(count_of, minlength=len(spec.variants))),
         accuracy=float(all_of[0]) / answered if answered else math.nan,
+        joules=None if spent_j is None else spent_j / max(1, int(all_of[:3].sum())),
+        joules_total=spent_j,
         batch_accuracy=tuple(
             map(int, np.bincount((100 * accurate / np.maximum(of_batch, 1)).astype(np.int64), minlength=101))
         ),

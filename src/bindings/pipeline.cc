@@ -51,13 +51,18 @@ Enum named(const std::string& name, std::initializer_list<const char*> names) {
 Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
           const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
           const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
-          bool follows_load) {
+          bool follows_load, const std::vector<double>& energy) {
   Spec made;
+  std::size_t number = 0;
   for (const auto& variants : stages) {
     auto& stage = made.stages.emplace_back();
-    for (const auto& [id, accurate, least, work] : variants) stage.variants.push_back({id, accurate, least, work});
+    for (const auto& [id, accurate, least, work] : variants) {
+      stage.variants.push_back({id, accurate, least, work, energy.empty() ? 0 : energy.at(number)});
+      ++number;
+    }
   }
   for (const auto& [from, to, factor, hop] : edges) made.edges.push_back({from, to, factor, hop});
+  if (!energy.empty() && energy.size() != number) throw std::invalid_argument("energy: one for each variant, or none");
   made.accuracy = accuracy;
   made.router = named<Router>(router, {"price", "plan", "maf"});
   made.drop = named<Drop>(drop, {"none", "last", "per_task", "reroute", "slack"});
@@ -118,16 +123,18 @@ void bind(nb::module_& m) {
           [](Spec* self, const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
              const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
              const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
-             bool follows_load) {
-            new (self) Spec(spec(stages, edges, accuracy, router, drop, on_drop, max_open, falls_back, follows_load));
+             bool follows_load, const std::vector<double>& energy) {
+            new (self)
+                Spec(spec(stages, edges, accuracy, router, drop, on_drop, max_open, falls_back, follows_load, energy));
           },
           "stages"_a, "edges"_a, nb::kw_only(), "accuracy"_a = std::vector<double>{}, "router"_a = "price",
           "drop"_a = "slack", "on_drop"_a = "fail", "max_open"_a = 1 << 16,
-          "falls_back"_a = std::vector<std::int32_t>{}, "follows_load"_a = false,
+          "falls_back"_a = std::vector<std::int32_t>{}, "follows_load"_a = false, "energy"_a = std::vector<double>{},
           "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: "
           "(from,\n"
           "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.\n"
-          "`falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price.");
+          "`falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price;\n"
+          "`energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none.");
   nb::class_<Plan>(m, "PipelinePlan", "What a planner says of a pipeline: src/flow/pipeline/spec.h.")
       .def(
           "__init__",

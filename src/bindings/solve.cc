@@ -73,7 +73,7 @@ Answer separable(int workers, const std::vector<std::vector<double>>& cost, cons
   return answer(SolveSeparable(workers, cost, lower));
 }
 
-using OptionTuple = std::tuple<int, double, double>;
+using OptionTuple = std::tuple<int, double, double, double>;
 using StageTuple = std::tuple<int, int, double, double, std::vector<double>, std::vector<double>, std::vector<double>,
                               std::vector<OptionTuple>>;
 using FlowTuple = std::tuple<std::vector<std::vector<int>>, std::vector<std::pair<std::vector<int>, double>>, double,
@@ -104,22 +104,26 @@ void check(const flow::Stage& stage, std::size_t number, const std::vector<flow:
   need(!stage.options.empty() && stage.options.size() <= 10'000, "options must be 1 to 10,000");
   for (const flow::Option& option : stage.options) {
     need(option.variant >= 0 && option.variant < stage.variants, "an option's variant is one of the stage's");
-    need(option.work >= 0 && option.work <= 1e9 && option.latency >= 0 && option.latency <= 1e9,
-         "an option's work and latency must be finite and at least 0");
+    const bool right = option.work >= 0 && option.work <= 1e9 && option.latency >= 0 && option.latency <= 1e9;
+    need(right && option.energy >= 0 && option.energy <= 1e9,
+         "an option's work, latency and energy must be finite and at least 0");
   }
 }
 
 FlowTuple plan_flow(int workers, const std::vector<StageTuple>& stages, double served, bool served_only,
                     bool single_batch, double target, double gap, std::uint64_t max_nodes,
-                    const std::vector<std::vector<int>>& held) {
+                    const std::vector<std::vector<int>>& held, double unserved) {
   need(workers >= 0 && workers <= 100'000, "workers must be 0 to 100,000");
   need(!stages.empty() && stages.size() <= flow::kMostStages, "stages must be 1 to 17");
   need(served >= 0 && served <= 1, "served must be from 0 to 1");
+  need(unserved >= 1 && unserved <= 1e12, "unserved must be from 1 to 1e12");
   std::vector<flow::Stage> tree;
   std::vector<double> prefixes(stages.size());
   for (const auto& [parent, variants, weight, limit, factor, exit, accuracy, options] : stages) {
     flow::Stage stage{parent, variants, weight, limit, factor, exit, accuracy, {}};
-    for (const auto& [variant, work, latency] : options) stage.options.push_back({variant, work, latency});
+    for (const auto& [variant, work, latency, energy] : options) {
+      stage.options.push_back({variant, work, latency, energy});
+    }
     check(stage, tree.size(), tree, prefixes.data());
     tree.push_back(std::move(stage));
   }
@@ -129,7 +133,8 @@ FlowTuple plan_flow(int workers, const std::vector<StageTuple>& stages, double s
     need(std::all_of(held[s].begin(), held[s].end(), [](int n) { return n >= 0; }), "held must be at least 0");
   }
   const nb::gil_scoped_release release;
-  flow::Answer found = flow::Solve(tree, {workers, served, served_only, single_batch, target, gap, max_nodes, held});
+  flow::Answer found =
+      flow::Solve(tree, {workers, served, served_only, single_batch, target, gap, max_nodes, held, unserved});
   std::vector<std::pair<std::vector<int>, double>> mixes;
   mixes.reserve(found.mixes.size());
   for (flow::Mix& mix : found.mixes) mixes.emplace_back(std::move(mix.options), mix.weight);
@@ -160,15 +165,16 @@ void bind(nb::module_& m) {
         "instances when nothing is allowed. Ties as for allocate_exact.");
   m.def(
       "plan_flow", &plan_flow, "workers"_a, "stages"_a, "served"_a, "served_only"_a, "single_batch"_a, "target"_a,
-      "gap"_a, "max_nodes"_a, "held"_a = std::vector<std::vector<int>>{},
-      "The plan of greatest accuracy for a flow: (instances by stage and option, [(option of each stage, share)],\n"
+      "gap"_a, "max_nodes"_a, "held"_a = std::vector<std::vector<int>>{}, "unserved"_a = 1000.0,
+      "The plan of greatest value for a flow: (instances by stage and option, [(option of each stage, share)],\n"
       "value, served, relaxed, bound, price, optimal, nodes); see src/solve/flow/problem.h.\n\n"
       "`stages`, parents first: (parent, variants, weight, limit in s, factor by the parent's variant, exit share by\n"
-      "variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s)]). The\n"
-      "root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be\n"
-      "served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of\n"
-      "this value will do (infinity: the best one); `gap`: what the best one may be better by; after `max_nodes` the\n"
-      "best one found; `held`: the most instances by stage and variant, empty: any number. ValueError when wrong.");
+      "variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s, what the\n"
+      "energy of one row/s is worth)]). The root's factor is [roots per second]. `served`: share of the demand to\n"
+      "plan for; `served_only`: how much can be served, whatever its value; `single_batch`: one batch cap for each\n"
+      "variant; `target`: the first plan of this value will do (infinity: the best one); `gap`: what the best one may\n"
+      "be better by; after `max_nodes` the best one found; `held`: the most instances by stage and variant, empty:\n"
+      "any number; `unserved`: what a share of the demand is worth beside its value. ValueError when wrong.");
 }
 
 }  // namespace arlo::solve

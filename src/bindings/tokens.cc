@@ -100,7 +100,8 @@ dispatch::TokenCounts counts_of(const std::vector<dispatch::VariantId>& variants
                                 std::size_t fixed, TimeNs delta, std::size_t most, TimeNs eta, double mu,
                                 std::size_t beta, TimeNs initial, double kappa,
                                 const std::vector<std::pair<double, std::size_t>>& by_rate, TimeNs window,
-                                bool adaptive, TimeNs horizon, double share, TimeNs switching, std::size_t looked_at) {
+                                bool adaptive, TimeNs horizon, double share, TimeNs switching, std::size_t looked_at,
+                                const std::vector<double>& energy) {
   for (const auto& kind : accuracy) {
     need(kind.size() == variants.size(), "accuracy: of each kind a number for each variant");
     for (const double right : kind) need(right >= 0 && right <= 1, "accuracy must be 0 to 1");
@@ -113,6 +114,7 @@ dispatch::TokenCounts counts_of(const std::vector<dispatch::VariantId>& variants
            .fixed = fixed,
            .alike = {delta, most, eta, mu},
            .accuracy = accuracy,
+           .energy = energy,
            .beta = beta,
            .initial = initial,
            .kappa = kappa,
@@ -157,15 +159,15 @@ void bind_tokens(nb::module_& m) {
              const std::vector<std::vector<double>>& accuracy, const std::string& policy, std::size_t fixed,
              TimeNs delta, std::size_t most, TimeNs eta, double mu, std::size_t beta, TimeNs initial, double kappa,
              const std::vector<std::pair<double, std::size_t>>& by_rate, TimeNs window, bool adaptive, TimeNs horizon,
-             double share, TimeNs switching, std::size_t looked_at) {
+             double share, TimeNs switching, std::size_t looked_at, const std::vector<double>& energy) {
             new (self) dispatch::TokenCounts(counts_of(variants, accuracy, policy, fixed, delta, most, eta, mu, beta,
                                                        initial, kappa, by_rate, window, adaptive, horizon, share,
-                                                       switching, looked_at));
+                                                       switching, looked_at, energy));
           },
           "variants"_a, "accuracy"_a, nb::kw_only(), "policy"_a = "price", "fixed"_a = 0, "delta"_a, "most"_a, "eta"_a,
           "mu"_a, "beta"_a = 5, "initial"_a = 2'000'000'000, "kappa"_a = 0.8,
           "by_rate"_a = std::vector<std::pair<double, std::size_t>>{}, "window"_a, "adaptive"_a = true, "horizon"_a,
-          "share"_a = 1.0, "switching"_a = 0, "looked_at"_a = 32);
+          "share"_a = 1.0, "switching"_a = 0, "looked_at"_a = 32, "energy"_a = std::vector<double>{});
 }
 
 }  // namespace arlo::simulate

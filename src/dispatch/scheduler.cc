@@ -209,6 +209,9 @@ class Scheduler::Impl {
     need(!counts.variants.empty() && !accuracy.empty(), "variants and their accuracy are missing");
     for (const auto& each : accuracy) need(each.size() == counts.variants.size(), "accuracy of each variant");
     for (const VariantId v : counts.variants) need(v < kVariants, "variant: not below 64");
+    const auto& energy = counts.rules.energy;
+    need(energy.empty() || energy.size() == counts.variants.size(), "energy of each variant, or of none");
+    for (const double e : energy) need(std::isfinite(e) && e >= 0, "energy must be at least 0");
     need(counts.rules.fixed < counts.variants.size() && counts.rules.alike.most > 0 && counts.rules.window > 0 &&
              counts.rules.horizon > 0 && counts.rules.share > 0 && counts.rules.looked_at > 0,
          "fixed must be one of the counts; most, window, horizon, share and looked_at above 0");

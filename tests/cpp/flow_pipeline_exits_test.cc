@@ -82,8 +82,10 @@ TEST(PipelineExits, AWorkerThatFailsLosesNoAnswer) {
 }
 
 // Of a visit at the small model: whether one more right answer in so many pays at this price.
-bool pays(double price, double gain, double utility = 1, bool planned = false) {
-  Rig rig(small_and_large());
+bool pays(double price, double gain, double utility = 1, bool planned = false, double energy = 0) {
+  Spec spec = small_and_large();
+  spec.stages[1].variants[0].energy = energy;
+  Rig rig(spec);
   rig.join(0);
   rig.join(1);
   Plan plan;
@@ -102,6 +104,10 @@ TEST(PipelineExits, GoingOnPaysIfItGainsMoreThanItCosts) {
   EXPECT_FALSE(pays(6, .05, 2, true));  // the plan's threshold is the same for all rows
   EXPECT_FALSE(pays(4, .03, 1, true));
   EXPECT_TRUE(pays(4, .05, 1, true));
+  EXPECT_FALSE(pays(4, .05, 1, false, 2));  // .06 with what the large one draws
+  EXPECT_FALSE(pays(4, .05, 1, true, 2));
+  EXPECT_TRUE(pays(4, .07, 1, true, 2));
+  EXPECT_TRUE(pays(4, .05, 2, false, 2));
   EXPECT_FALSE(pays(4, 0));
   EXPECT_FALSE(pays(4, -.1));
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "flow_pipeline_fixture.h"
@@ -168,6 +169,28 @@ TEST(Price, EscalatesWhereTheGainIsWorthIt) {
   }
 }
 
+// A tenth of a second more for .05: worth it up to .5 a second, of price and energy together.
+TEST(Price, EnergyIsPaidBesideThePrice) {
+  const auto taken = [](double price, double first, double second, double utility = 1) {
+    Spec spec;
+    spec.stages = {{{variant(0, .90, 100 * kMs), variant(1, .95, 200 * kMs)}}};
+    spec.stages[0].variants[0].energy = first;
+    spec.stages[0].variants[1].energy = second;
+    Rig rig(spec);
+    rig.join(0);
+    rig.join(1);
+    rig.pipeline->apply({.price = price}, 0);
+    EXPECT_DOUBLE_EQ(rig.pipeline->price(1), price);  // what is told is that of capacity
+    rig.arrive(kNever, utility);
+    return rig.steps.front().variant;
+  };
+  EXPECT_EQ(taken(.3, .1, .1), 1);
+  EXPECT_EQ(taken(.3, .3, .3), 0);
+  EXPECT_EQ(taken(.3, .3, .3, 2), 1);  // of twice the utility
+  EXPECT_EQ(taken(.3, 0, .2), 0);      // .03 + 0 and .06 + .04
+  EXPECT_EQ(taken(.6, .2, 0), 1);      // .06 + .02 and .12: the slow one draws nothing
+}
+
 // What a row of its own length costs, not the mean of all: of random variants of two lengths each the one that is worth
 // most to it, worked out again here.
 TEST(Price, ARowPaysForItsOwnLength) {
@@ -195,7 +218,9 @@ TEST(Price, ARowPaysForItsOwnLength) {
       }
       scheduler.join(scheduler.add_bundle(runtimes), 1, 0, out);
       const double mean = static_cast<double>(times[v][0] + times[v][1]) / 2e9;
-      spec.stages[0].variants.push_back({.id = v, .accuracy = even(random), .least = times[v][0], .work = mean});
+      const double energy = trial % 2 == 0 ? 0 : 10 * even(random);
+      spec.stages[0].variants.push_back(
+          {.id = v, .accuracy = even(random), .least = times[v][0], .work = mean, .energy = energy});
     }
     Pipeline pipeline(spec, scheduler);
     pipeline.apply({.price = 20 * even(random)}, 0);
@@ -210,7 +235,7 @@ TEST(Price, ARowPaysForItsOwnLength) {
         double most = -1e300;
         for (const VariantSpec& v : spec.stages[0].variants) {
           const double cost = mean ? v.work : static_cast<double>(times[v.id][length > 64 ? 1 : 0]) / 1e9;
-          const double worth = utility * v.accuracy - pipeline.price(v.id) * cost;
+          const double worth = utility * v.accuracy - (pipeline.price(v.id) + v.energy) * cost;
           if (worth <= most) continue;
           most = worth;
           best[mean ? 1 : 0] = v.id;
@@ -235,6 +260,7 @@ TEST(Price, ValuesAreThoseOfTheBestWay) {
       spec.stages.emplace_back();
       for (std::size_t v = 0; v < 1 + random() % 3; ++v) {
         spec.stages.back().variants.push_back(variant(id++, even(random), 1 + static_cast<TimeNs>(even(random) * 1e9)));
+        if (trial % 2 != 0) spec.stages.back().variants.back().energy = even(random);
       }
       if (s == 0) continue;
       const auto from = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(s));
@@ -251,7 +277,7 @@ TEST(Price, ValuesAreThoseOfTheBestWay) {
     values.update(price);
     const auto plain = [&](auto&& self, Node node, int s, double k) -> double {
       const auto v = tree.variant_of(node, s);
-      double value = -price[static_cast<std::size_t>(v)] * tree.variant(v).work;
+      double value = -(price[static_cast<std::size_t>(v)] + tree.variant(v).energy) * tree.variant(v).work;
       if (tree.stage(s).leaf()) return value + k * tree.accuracy(node);
       for (const auto& out : tree.stage(s).out) {
         const double factor = tree.stage(out.to).factor[static_cast<std::size_t>(tree.variant_in_stage(node, s))];
@@ -378,6 +404,11 @@ TEST(Pipeline, BadSpecsAndPlansAreRefused) {
   spec = chain();
   spec.edges.push_back({0, 1, {1}, 0});
   EXPECT_THROW(validate(spec), std::invalid_argument);
+  for (const double energy : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    spec = chain();
+    spec.stages[0].variants[0].energy = energy;
+    EXPECT_THROW(validate(spec), std::invalid_argument);
+  }
   EXPECT_THROW(validate({.share = {1}}, chain()), std::invalid_argument);
   EXPECT_THROW(validate({.price = -1}, chain()), std::invalid_argument);
 }

@@ -47,6 +47,26 @@ TEST(Flow, AChainOfTwo) {
   EXPECT_NEAR(Solve(Chain(100), {.workers = 4, .served_only = true}).value, -0.2, 1e-6);
 }
 
+// 100 W each, and workers enough: 20, 12.5, 7.5 and 3.75 J for 1, .9, .8 and .72 of a right answer.
+TEST(Flow, EnergyGivesAccuracyUp) {
+  const auto plan = [](double joule, double demand) {
+    std::vector<Stage> stages = Chain(demand);
+    for (Stage& stage : stages) {
+      for (Option& option : stage.options) option.energy = joule * 100 * option.work / demand;
+    }
+    return Solve(stages, {.workers = 4, .unserved = 1000 + joule * 20});
+  };
+  EXPECT_NEAR(plan(.01, 10).value, 1 - .2, 1e-9);
+  EXPECT_NEAR(plan(.015, 10).value, .9 - .015 * 12.5, 1e-9);
+  EXPECT_EQ(Counts(plan(.015, 10)), (std::vector<int>{1, 0, 0, 1}));
+  EXPECT_NEAR(plan(.0205, 10).value, .8 - .0205 * 7.5, 1e-9);
+  EXPECT_EQ(Counts(plan(.03, 10)), (std::vector<int>{0, 1, 0, 1}));
+  EXPECT_NEAR(plan(1e6, 10).served, 1, 1e-9);
+  EXPECT_NEAR(plan(1e6, 100).served, .8, 1e-6);
+  EXPECT_NEAR(plan(.015, 10).price, 0, 1e-9);
+  EXPECT_EQ(Counts(plan(0, 30)), Counts(Solve(Chain(30), {.workers = 4})));
+}
+
 TEST(Flow, PathsThatAreTooLongAreNeverTaken) {
   std::vector<Stage> stages = Chain(10);
   stages[1].limit = 0.08;  // only a2 before b1 or b2

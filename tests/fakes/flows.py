@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from arlo.catalog.flow import Expand, Flow, FlowEdge, FlowStage, FlowVariant, Guard, table_of_ms
 
@@ -29,6 +30,19 @@ def toy(slo_ms: float = FREE) -> Flow:
         ),
         edges=(FlowEdge(tail="A", head="B", expand=Expand(kind="spans", factor=(2, 1))),),
     )
+
+
+def metered(flow: Flow, joule: float, watts: Mapping[str, float] | float) -> Flow:
+    """A flow whose variants, by their names, draw so much, and what a joule is worth."""
+
+    def drawn(stage: FlowStage) -> FlowStage:
+        each = [
+            dataclasses.replace(one, watts=watts[one.name] if isinstance(watts, Mapping) else watts)
+            for one in stage.variants
+        ]
+        return dataclasses.replace(stage, variants=tuple(each))
+
+    return dataclasses.replace(flow, joule=joule, stages=tuple(map(drawn, flow.stages)))
 
 
 def branches() -> Flow:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ POLICIES = ("printed", "exact", "price", "fixed", "load")
 ROWS = 8
 
 
-def rules_of(policy: str) -> _core.TokenCounts:
+def rules_of(policy: str, energy: Sequence[float] = ()) -> _core.TokenCounts:
     """Of an SLO of 200 ms."""
     return _core.TokenCounts(
         [0, 1, 2],
@@ -30,10 +32,11 @@ def rules_of(policy: str) -> _core.TokenCounts:
         initial=100 * MS,
         window=2000 * MS,
         horizon=50 * MS,
+        energy=list(energy),
     )
 
 
-def scheduler(policy: str, *, lacks: bool) -> tuple[_core.Scheduler, int]:
+def scheduler(policy: str, *, lacks: bool, energy: Sequence[float] = ()) -> tuple[_core.Scheduler, int]:
     """A body of three counts, each of two maximum lengths, and the bundle that workers hold. lacks: the count with the
     fewest tokens has the longer one only."""
     made = _core.Scheduler("late", batching="deadline", max_queued=64)
@@ -48,7 +51,7 @@ def scheduler(policy: str, *, lacks: bool) -> tuple[_core.Scheduler, int]:
         for variant, ms in enumerate(TIMES_MS)
         for length in ((64,) if lacks and variant == 0 else (32, 64))
     ]
-    made.set_tokens(rules_of(policy))
+    made.set_tokens(rules_of(policy, energy))
     return made, made.add_bundle(runtimes)
 
 
@@ -64,8 +67,8 @@ class Row:
 class Watched:
     """A scheduler and what it has said of each row."""
 
-    def __init__(self, policy: str, *, lacks: bool) -> None:
-        self.core, self.bundle = scheduler(policy, lacks=lacks)
+    def __init__(self, policy: str, *, lacks: bool, energy: Sequence[float] = ()) -> None:
+        self.core, self.bundle = scheduler(policy, lacks=lacks, energy=energy)
         self.rows: dict[int, Row] = {}
         self.now = 0
         self.instances: list[int] = []
@@ -151,10 +154,13 @@ EVENTS = st.lists(
 
 
 @settings(max_examples=200)
-@given(st.sampled_from(POLICIES), st.booleans(), EVENTS)
-def test_every_row_ends_once(policy: str, lacks: bool, events: list[tuple[str, int, int, int, float]]) -> None:
-    """Whatever comes: a row starts only while it waits, a batch has one count, and in the end nothing is left."""
-    seen = Watched(policy, lacks=lacks)
+@given(st.sampled_from(POLICIES), st.booleans(), st.sampled_from([(), (0.0, 5.0, 5.0), (1e9, 30.0, 0.0)]), EVENTS)
+def test_every_row_ends_once(
+    policy: str, lacks: bool, energy: tuple[float, ...], events: list[tuple[str, int, int, int, float]]
+) -> None:
+    """Whatever comes, and whatever is drawn: a row starts only while it waits, a batch has one count, and in the end
+    nothing is left."""
+    seen = Watched(policy, lacks=lacks, energy=energy)
     instance, actions = seen.core.join(seen.bundle, 2, 0)
     seen.instances.append(instance)
     seen.take(actions)
@@ -190,3 +196,52 @@ def test_every_row_ends_once(policy: str, lacks: bool, events: list[tuple[str, i
     seen.end()
     assert seen.core.queued() == seen.core.in_flight() == 0
     assert {row.state for row in seen.rows.values()} <= {"over"}
+
+
+def count_of(policy: str, energy: Sequence[float], slo_ms: int = 200) -> int:
+    """Which count (by number) eight rows of 64 tokens get on a worker that has nothing else to do: 5, 9 or 17 ms for
+    6.4, 7.2 or 7.6 right answers."""
+    core, bundle = scheduler(policy, lacks=False, energy=energy)
+    for tag in range(ROWS):
+        core.arrive(tag, 64, 0, slo_ms * MS, due=slo_ms * MS, utility=1.0)
+    _, actions = core.join(bundle, 1, 0)
+    started = [action for action in actions if action.kind == _core.ActionKind.START]
+    assert len(started) == len(actions) == ROWS, "none is left out"
+    (runtime,) = {action.runtime for action in started}
+    return runtime // 2
+
+
+@pytest.mark.parametrize("policy", ["exact", "price"])
+@pytest.mark.parametrize(
+    ("energy", "count"),
+    [
+        ((), 2),
+        ((45.0,) * 3, 2),  # .4 more for 8 ms: worth it up to 50 a second
+        ((55.0,) * 3, 1),
+        ((195.0,) * 3, 1),  # .8 more for 4 ms: up to 200
+        ((205.0,) * 3, 0),
+        ((1e9,) * 3, 0),  # dear as it is, rows are answered
+        ((205.0, 205.0, 5.0), 2),  # what draws least is not what takes least
+        ((1e9, 0.0, 1e9), 1),
+    ],
+)
+def test_a_count_is_worth_its_energy(policy: str, energy: tuple[float, ...], count: int) -> None:
+    """What it takes beyond the count that draws least, in time that nobody else wants."""
+    assert count_of(policy, energy) == count
+
+
+@pytest.mark.parametrize("policy", ["exact", "price"])
+def test_rows_that_cannot_have_what_draws_least_have_another(policy: str) -> None:
+    """Within 8 ms only the fewest tokens are in time, and draw more than all answers are worth."""
+    assert count_of(policy, (1e9, 0.0, 0.0), slo_ms=8) == 0
+
+
+def test_rules_that_are_printed_know_of_no_energy() -> None:
+    for policy in ("printed", "fixed", "load"):
+        assert count_of(policy, (1e9,) * 3) == count_of(policy, ())
+
+
+@pytest.mark.parametrize("energy", [(1.0,), (-1.0, 0.0, 0.0), (float("nan"), 0.0, 0.0), (float("inf"), 0.0, 0.0)])
+def test_energy_is_of_every_count(energy: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="energy"):
+        scheduler("price", lacks=False, energy=energy)

@@ -83,6 +83,7 @@ def as_json(plan: FlowPlan) -> dict[str, Any]:
         "price": plan.price,
         "utilisation": plan.utilisation,
         "note": plan.note,
+        "joules": plan.joules,
         "solve_s": plan.solve_s,
         "instances": [
             {
@@ -117,7 +118,11 @@ def _print(plan: FlowPlan) -> None:
         f" {plan.planner}, {plan.step} scaling"
     )
     left = "" if plan.optimal else f" (at most {share(plan.bound)})"
-    print(f"served {share(plan.served)}, accuracy {share(plan.accuracy)}{left}, planned in {plan.solve_s * 1e3:.1f} ms")
+    drawn = "" if plan.joules is None else f", {plan.joules:.3g} J a request"
+    print(
+        f"served {share(plan.served)}, accuracy {share(plan.accuracy)}{left}{drawn}, planned in"
+        f" {plan.solve_s * 1e3:.1f} ms"
+    )
     print(
         f"{'stage':12} {'variant':12} {'batch':>5} {'instances':>9} {'ms':>8} {'budget':>8} {'rows/s':>10} {'busy':>6}"
     )

@@ -241,7 +241,8 @@ def _print(runs: Sequence[tuple[dict[str, Any], FlowResult]], args: argparse.Nam
     from rich.table import Table
 
     table = Table(title=None, box=None)
-    for title in ("run", "roots", "violations", "accuracy", "utility", "workers", "drops", "rerouted"):
+    drawn = ("joules",) if any(result.joules is not None for _, result in runs) else ()
+    for title in ("run", "roots", "violations", "accuracy", "utility", "workers", "drops", "rerouted", *drawn):
         table.add_column(title, justify="left" if title == "run" else "right")
     for chosen, result in runs:
         table.add_row(
@@ -253,5 +254,6 @@ def _print(runs: Sequence[tuple[dict[str, Any], FlowResult]], args: argparse.Nam
             f"{result.workers_mean:.1f}",
             f"{sum(result.dropped.values()):,}",
             f"{result.rerouted:,}",
+            *("-" if result.joules is None else f"{result.joules:.3g}" for _ in drawn),
         )
     Console(highlight=False).print(table)

@@ -116,7 +116,8 @@ def _print(runs: Sequence[tuple[dict[str, Any], TokenResult]], args: argparse.Na
     from rich.table import Table
 
     table = Table(title=None, box=None)
-    for title in ("run", "queries", "utility", "of all", "accurate", "wrong", "late", "evicted", "tokens"):
+    drawn = ("joules",) if any(result.joules is not None for _, result in runs) else ()
+    for title in ("run", "queries", "utility", "of all", "accurate", "wrong", "late", "evicted", "tokens", *drawn):
         table.add_column(title, justify="left" if title in ("run", "tokens") else "right")
     for chosen, result in runs:
         most = sorted(result.rows.items(), key=lambda item: -item[1])[:3]
@@ -131,5 +132,6 @@ def _print(runs: Sequence[tuple[dict[str, Any], TokenResult]], args: argparse.Na
             f"{result.utility_share:.1%}",
             *(f"{share:.1%}" for share in result.outcomes.values()),
             ", ".join(f"{tokens} {count / executed:.0%}" for tokens, count in most if count),
+            *("-" if result.joules is None else f"{result.joules:.3g}" for _ in drawn),
         )
     Console(highlight=False).print(table)

@@ -81,6 +81,7 @@ def fill_pipeline(
                 work_s=work_ns / 1e9,
                 least_us=max(round(variant.latency_ns(1) / 1000), 1),
                 tokens=variant.tokens if by_tokens else None,
+                energy=flow.joule * variant.watts,
             )
             if variant.bins != stage.variants[0].bins:
                 raise ConfigError(f"variant {variant.name!r} of stage {stage.name!r} has other bins than the first")
@@ -102,7 +103,8 @@ def fill_pipeline(
             item.tokens.shadow = config.shadow
     if by_tokens and len(message.stages) == 1:
         items = message.stages[0].variants
-        first = first_price([each.accuracy for each in items], [each.work_s for each in items])
+        values = [each.accuracy - each.energy * each.work_s for each in items]
+        first = first_price(values, [each.work_s for each in items])
         message.plan.price = max(message.plan.price, first)
     place = {flow.stages[s].name: number for number, s in enumerate(flow.order)}
     records = records_of(flow)
@@ -135,14 +137,15 @@ def _fill_rule(rule: Any, name: str, slo_ms: float, variants: Sequence[FlowVaria
     rule.looked_at = LOOKED_AT
 
 
-def first_price(accuracies: Sequence[float], works_s: Sequence[float]) -> float:
-    """Accuracy that a worker-second buys where the most accurate variant first gives way to a quicker one: what a
-    plan's price would be at a load just above what that variant carries. 0 where no other one is quicker."""
-    best = max(range(len(works_s)), key=lambda v: (accuracies[v], -works_s[v]))
+def first_price(values: Sequence[float], works_s: Sequence[float]) -> float:
+    """What a worker-second buys where the variant of the greatest value (accuracy less its energy) first gives way to a
+    quicker one: what a plan's price would be at a load just above what that variant carries. 0 where no other one is
+    quicker."""
+    best = max(range(len(works_s)), key=lambda v: (values[v], -works_s[v]))
     return min(
         (
-            (accuracies[best] - accuracy) / (works_s[best] - work_s)
-            for accuracy, work_s in zip(accuracies, works_s, strict=True)
+            (values[best] - value) / (works_s[best] - work_s)
+            for value, work_s in zip(values, works_s, strict=True)
             if work_s < works_s[best]
         ),
         default=0.0,

@@ -27,7 +27,7 @@ def options(flow: Flow, stage: int, variants: Sequence[int], limit_s: float) -> 
         mine: list[Option] = []
         for batch in spec.batch_caps:
             work = math.fsum(share * spec.latency_ns(batch, i) for i, share in enumerate(bins)) / batch / 1e9
-            option = Option(variant, batch, work, spec.latency_ns(batch, last) / 1e9)
+            option = Option(variant, batch, work, spec.latency_ns(batch, last) / 1e9, spec.watts)
             if option.latency_s <= limit_s and all(option.work_s < other.work_s for other in mine):
                 mine.append(option)
         found += mine
@@ -61,9 +61,11 @@ def problem(
     outcomes: RowOutcomes | None = None,
     single_batch: bool = False,
     held: Sequence[Sequence[int]] = (),
+    joule: float = 0.0,
 ) -> FlowProblem:
     """The program of a flow. `variants`: those allowed at each stage; None: all. `factors`, `exits`: measured ones,
     which go before the flow's. `held` [stages][variants]: the most instances of each; empty: any number.
+    `joule`: accuracy that a joule is worth.
     Half of the SLO, less the hops, is for executing (Loki, section 4.1): the rest is for waiting.
     """
     if not (math.isfinite(demand) and demand > 0):
@@ -109,7 +111,7 @@ def problem(
             )
         )
     most = tuple(tuple(held[stage]) for stage in flow.order) if held else ()
-    return FlowProblem(tuple(found), demand, workers, utilisation, single_batch, most)
+    return FlowProblem(tuple(found), demand, workers, utilisation, single_batch, most, joule)
 
 
 def plan(
@@ -167,6 +169,9 @@ def plan(
     )
     routes = tuple(Route(flow.order[at], path, share) for (at, path), share in sorted(shares.items()) if share > 1e-12)
     work = problem.demand / problem.utilisation
+    joules = math.fsum(share * problem.joules(policy) for policy, share in answer.mixes)
+    # A plan of greater accuracy than this, and of a value that is proven impossible, draws more.
+    bound = answer.bound + problem.joule * joules
     return FlowPlan(
         flow=flow,
         planner=planner,
@@ -178,11 +183,12 @@ def plan(
         feasible=_feasible(problem, leaves, made),
         served=answer.served,
         accuracy=answer.accuracy / answer.served if answer.served > 0 else 0.0,
-        bound=answer.bound / answer.served if answer.served > 0 else 0.0,
+        bound=bound / answer.served if answer.served > 0 else 0.0,
         price=answer.price * work,
         utilisation=problem.utilisation,
         optimal=answer.optimal,
         reason=reason,
+        joules=joules / answer.served if flow.metered and answer.served > 0 else None,
     )
 
 

@@ -66,7 +66,7 @@ def _path(flow: Flow, leaf: int) -> PathLatency:
 
 
 def _dominated(flow: Flow, stage: int) -> list[str]:
-    """Variants that another one beats in everything: accuracy, time of a row, rows that it sends on."""
+    """Variants that another one beats in everything: accuracy, time of a row, rows that it sends on, power."""
     spec = flow.stages[stage]
     found = []
     for k, variant in enumerate(spec.variants):
@@ -86,7 +86,7 @@ def _dominated(flow: Flow, stage: int) -> list[str]:
 def _beats(flow: Flow, stage: int, j: int, k: int) -> bool:
     spec = flow.stages[stage]
     one, other = spec.variants[j], spec.variants[k]
-    if spec.accuracy(j) < spec.accuracy(k) or one.max_lengths[-1] < other.max_lengths[-1]:
+    if spec.accuracy(j) < spec.accuracy(k) or one.max_lengths[-1] < other.max_lengths[-1] or one.watts > other.watts:
         return False
     for edge in flow.out(stage):
         if flow.edges[edge].head is not None and flow.factor(edge, j) > flow.factor(edge, k):

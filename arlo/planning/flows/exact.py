@@ -36,7 +36,15 @@ class ExactFlowSolver:
                 [problem.demand] if stage.parent < 0 else list(stage.factor),
                 list(stage.exit),
                 list(stage.accuracy),
-                [(option.variant, option.work_s / problem.utilisation, option.latency_s) for option in stage.options],
+                [
+                    (
+                        option.variant,
+                        option.work_s / problem.utilisation,
+                        option.latency_s,
+                        problem.joule * option.work_s * option.watts / problem.demand,
+                    )
+                    for option in stage.options
+                ],
             )
             for stage in problem.stages
         ]
@@ -50,6 +58,7 @@ class ExactFlowSolver:
             self.gap,
             self.max_nodes,
             problem.held,
+            problem.unserved,
         )
         if not instances or (target < math.inf and value < target - 1e-8):
             return None

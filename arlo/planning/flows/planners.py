@@ -7,8 +7,8 @@
 not fit, the greatest accuracy on all workers. Capacity is used to the full, budgets are twice the latency.
 `inferline`: the most accurate variants always; when they do not fit, the greatest share served. `proteus`: every stage
 for itself, by the demand that it sees and its part of the SLO, always on all workers. `arlo`: served share, then
-accuracy, then fewer workers, then fewer moves, with a part of the capacity left free (a fixed one, or what window.py
-finds) and budgets that fill the SLO.
+accuracy less what the energy for it is worth (`flow.joule`), then fewer workers, then fewer moves, with a part of the
+capacity left free (a fixed one, or what window.py finds) and budgets that fill the SLO.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def make_plan(
                 outcomes=outcomes,
                 single_batch=single_batch,
                 held=held,
+                joule=flow.joule if name == "arlo" else 0.0,
             )
 
         if name == "arlo":
@@ -135,15 +136,15 @@ def _arlo(flow: Flow, problem: FlowProblem, solver: FlowSolver, before: FlowPlan
     best = most_accurate(problem, solver)
     answer = fewest_workers(problem, solver, best, within)
     full = best.served >= 1 - WHOLE
-    top = max(problem.accuracy(policy) for policy in _best_policies(problem))
-    step: Step = "overload" if not full else "hardware" if answer.accuracy >= top - within - 1e-9 else "accuracy"
+    top = max(problem.accuracy(policy) - problem.joule * problem.joules(policy) for policy in _best_policies(problem))
+    step: Step = "overload" if not full else "hardware" if problem.value(answer) >= top - within - 1e-9 else "accuracy"
     reason = slo_below_latency(problem) or ("" if full else overload(best, problem))
     made = build.plan(flow, problem, answer, planner="arlo", step=step, fill=True, reason=reason)
     return _keep(problem, solver, made, before)
 
 
 def _best_policies(problem: FlowProblem) -> list[tuple[int, ...]]:
-    """The most accurate one, whatever it costs, by a solver with all workers that could be needed."""
+    """That of the greatest value, however many workers it takes, by a solver with all workers that could be needed."""
     rich = dataclasses.replace(problem, workers=100_000, demand=problem.demand * 1e-6)
     found = ExactFlowSolver(1).solve(rich)
     return [policy for policy, _ in found.mixes] if found is not None and found.mixes else [(0,) * len(problem.stages)]
@@ -153,7 +154,7 @@ def _keep(problem: FlowProblem, solver: FlowSolver, made: FlowPlan, before: Flow
     """The instances of the plan in force, where these serve as much as accurately on as many workers."""
     if before is None or made.moves(before) == 0 or before.workers > made.workers:
         return made
-    flow, target = made.flow, made.accuracy * made.served
+    flow, target = made.flow, made.value * made.served
     held = {(flow.order.index(stage), variant, batch): n for (stage, variant, batch), n in before.instances().items()}
     stages = []
     for at, stage in enumerate(problem.stages):
@@ -163,12 +164,13 @@ def _keep(problem: FlowProblem, solver: FlowSolver, made: FlowPlan, before: Flow
         stages.append(dataclasses.replace(stage, options=kept))
     small = dataclasses.replace(problem, stages=tuple(stages), workers=before.workers)
     found = solver.solve(small, served=made.served, target=target)
-    if found is None or found.served < made.served - WHOLE or found.accuracy < target - 1e-9:
+    if found is None or found.served < made.served - WHOLE or problem.value(found) < target - 1e-9:
         return made
     again = build.plan(flow, small, found, planner="arlo", step=made.step, fill=True, reason=made.reason)
     if again.workers > made.workers or again.moves(before) >= made.moves(before):
         return made
-    return dataclasses.replace(again, workers_given=problem.workers, bound=made.bound, price=made.price)
+    bound = made.bound + flow.joule * ((again.joules or 0.0) - (made.joules or 0.0))
+    return dataclasses.replace(again, workers_given=problem.workers, bound=bound, price=made.price)
 
 
 def _loki(flow: Flow, best_only: FlowProblem, problem: FlowProblem, solver: FlowSolver) -> FlowPlan:

@@ -6,8 +6,9 @@
 
 f(prefix) is the share of the demand that takes these variants from the entry on, m(prefix) how many rows one root has
 become there. A *pool* is (stage, variant, batch cap) with its instances; a worker of a pool holds all lengths of its
-variant. The objective, in order: the share of the demand that is served, the accuracy (mean over the exits), fewer
-workers, fewer moves. Latencies are seconds, rates rows per second. Pure.
+variant. The objective, in order: the share of the demand that is served, its value, fewer workers, fewer moves. Value
+is the accuracy (mean over the exits) less what the joules are worth that workers draw for it. Latencies are seconds,
+rates rows per second. Pure.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Literal, Protocol
 from arlo.catalog.flow import Flow, Prefix
 
 Step = Literal["hardware", "accuracy", "overload"]
+UNSERVED = 1000.0  # what a share of the demand is worth beside its value, where energy has no say
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Option:
     batch: int
     work_s: float  # worker-seconds of a row, in full batches, over the stage's lengths
     latency_s: float  # of a full batch of the longest rows
+    watts: float = 0.0  # of a worker that is busy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class FlowProblem:
     utilisation: float = 1.0
     single_batch: bool = False  # all instances of a variant have one batch cap (Loki's y)
     held: tuple[tuple[int, ...], ...] = ()  # by stage and variant: the most instances; empty: any number
+    joule: float = 0.0  # accuracy that a joule is worth
 
     def load(self, policy: Sequence[int]) -> list[float]:
         """Workers [stages] that all of the demand keeps busy, when it takes these options."""
@@ -92,6 +96,27 @@ class FlowProblem:
             found += weight[i] * stage.exit[own] * stage.accuracy[at]
         return found
 
+    def joules(self, policy: Sequence[int]) -> float:
+        """Of a root whose rows take these options."""
+        busy = zip(self.load(policy), self.stages, policy, strict=True)
+        return math.fsum(w * stage.options[o].watts for w, stage, o in busy) * self.utilisation / self.demand
+
+    @property
+    def unserved(self) -> float:
+        """What a share of the demand is worth beside its value: more than its energy can outweigh."""
+        rows, most = [1.0] * len(self.stages), 0.0
+        for i, stage in enumerate(self.stages):
+            if stage.parent >= 0:
+                rows[i] = rows[stage.parent] * max(stage.factor)
+            most += rows[i] * max(option.work_s * option.watts for option in stage.options)
+        return UNSERVED + self.joule * most
+
+    def value(self, answer: Answer) -> float:
+        """Accuracy less what the energy is worth, over the demand."""
+        if self.joule == 0:
+            return answer.accuracy
+        return answer.accuracy - self.joule * math.fsum(share * self.joules(policy) for policy, share in answer.mixes)
+
     def feasible(self, policy: Sequence[int]) -> bool:
         """Whether every path of these options keeps its limit."""
         return all(
@@ -124,9 +149,9 @@ class Answer:
     mixes: tuple[tuple[tuple[int, ...], float], ...]  # policy, share of the demand
     accuracy: float  # sum of share x accuracy: over the demand, what is not served counting 0
     served: float
-    relaxed: float  # with fractions of instances; at least the bound
-    bound: float  # proven: nothing is better
-    price: float  # accuracy that one more worker would add, with fractions of instances
+    relaxed: float  # value with fractions of instances; at least the bound
+    bound: float  # proven: nothing has a greater value
+    price: float  # value that one more worker would add, with fractions of instances
     optimal: bool
 
     @property
@@ -143,8 +168,9 @@ class FlowSolver(Protocol):
     def solve(
         self, problem: FlowProblem, *, served: float = 1.0, served_only: bool = False, target: float = math.inf
     ) -> Answer | None:
-        """The greatest accuracy for `served` of the demand (what cannot be served costs more than any accuracy), or,
-        with `served_only`, the greatest share served. With a `target` any plan that reaches it will do; None: none."""
+        """The greatest value for `served` of the demand (what cannot be served costs more than any value), or, with
+        `served_only`, the greatest share served. With a `target` of the value any plan that reaches it will do; None:
+        none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,13 +210,19 @@ class FlowPlan:
     feasible: tuple[tuple[int, ...], ...]  # paths of pools from the entry to a leaf that keep the limit (I of Eq. 7)
     served: float  # share of the demand
     accuracy: float  # of what is served
-    bound: float  # proven: no plan of these workers is more accurate, at this share served
-    price: float  # accuracy that one more worker-second would buy
+    bound: float  # proven: no plan of these workers is more accurate, at this share served and for no more joules
+    price: float  # accuracy, less what its energy is worth, that one more worker-second would buy
     utilisation: float
     optimal: bool
     reason: str = ""
     note: str = ""  # how the utilisation was found, where the window says it
     solve_s: float = 0.0
+    joules: float | None = None  # of a root that is served, in full batches; None: it is not known what variants draw
+
+    @property
+    def value(self) -> float:
+        """Accuracy less what the energy is worth, of what is served."""
+        return self.accuracy - self.flow.joule * (self.joules or 0.0)
 
     @property
     def workers(self) -> int:

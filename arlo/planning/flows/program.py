@@ -13,7 +13,6 @@ from arlo.planning.allocation.problem import SolverError
 from arlo.planning.allocation.rows import Program
 from arlo.planning.flows.problem import Answer, FlowProblem
 
-UNSERVED = 1000.0  # what a share of the demand is worth beside its accuracy
 MAX_VARIABLES = 500_000
 Path = tuple[int, ...]  # options from the root to a stage
 
@@ -24,7 +23,7 @@ class Layout:
 
     instances: tuple[tuple[int, ...], ...]  # by stage and option
     paths: dict[tuple[int, Path], int]  # (stage, path) -> column
-    value: dict[int, float]  # column -> accuracy that a share of 1 adds
+    value: dict[int, float]  # column -> value that a share of 1 adds
 
 
 def build(problem: FlowProblem, *, served: float, served_only: bool, target: float) -> tuple[Program, Layout]:
@@ -53,7 +52,8 @@ def build(problem: FlowProblem, *, served: float, served_only: bool, target: flo
                 if time > stage.limit_s * (1 + 1e-12):
                     continue
                 index = number * stage.variants + option.variant
-                worth = 0.0 if served_only else rest * stage.exit[option.variant] * stage.accuracy[index]
+                energy = problem.joule * come / problem.demand * option.work_s * option.watts
+                worth = 0.0 if served_only else rest * stage.exit[option.variant] * stage.accuracy[index] - energy
                 column = program.column(0, 1, cost=-worth)
                 if len(paths) > MAX_VARIABLES:
                     raise SolverError(f"more than {MAX_VARIABLES:,} paths of options: use the solver exact")
@@ -63,9 +63,9 @@ def build(problem: FlowProblem, *, served: float, served_only: bool, target: flo
                 loads.setdefault((at, o), []).append((column, come * option.work_s / problem.utilisation))
                 terms.append((column, 1.0))
             if not path:
-                unserved = program.column(0, 1, cost=1.0 if served_only else UNSERVED)
+                unserved = program.column(0, 1, cost=1.0 if served_only else problem.unserved)
                 program.row(served, [*terms, (unserved, 1.0)], served)  # U1
-                value[unserved] = -1.0 if served_only else -UNSERVED
+                value[unserved] = -1.0 if served_only else -problem.unserved
             else:
                 program.row(0.0, [*terms, (paths[stage.parent, path], -1.0)], 0.0)  # U2
     for (at, o), terms in loads.items():

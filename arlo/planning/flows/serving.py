@@ -3,7 +3,8 @@
 The planner of several models (arlo/planning/models.py) with another question: its models are the variants. What it asks
 for is a plan of the flow's planner for the roots, factors and exits that were counted; workers that the plan does not
 need keep what they hold, so that nothing moves in vain and a burst finds them. What is minimised is the share of the
-demand that gets no right answer: what is not served, and what is answered wrongly by the accuracies of its paths.
+demand that gets no right answer: what is not served, and what is answered wrongly by the accuracies of its paths; and
+beside it what the energy is worth, where `flow.joule` says so.
 
 `arlo` moves workers where that falls by `min_gain` of it, and by more until the next plan than the worker-seconds of
 loading are worth at the plan's price; where nothing moves, the gateway gets the best shares for what is held. The
@@ -91,7 +92,7 @@ class ByFlow:
             wanted, plan = held, kept
         found = Allocation(
             instances=wanted,
-            objective=1 - plan.served * plan.accuracy,
+            objective=1 - plan.served * plan.value,
             solver="exact",
             solve_s=plan.solve_s,
             optimal=plan.optimal,
@@ -106,7 +107,8 @@ class ByFlow:
         return dataclasses.replace(self, utilisation=plan.utilisation) if found else self
 
     def loss(self, instances: Sequence[int]) -> float:
-        """Share of the demand without a right answer; infinity where a stage has no instance."""
+        """Share of the demand without a right answer, and what its energy is worth; infinity where a stage has no
+        instance."""
         held = self._by_stage(instances)
         if not all(any(counts) for counts in held):
             return float("inf")
@@ -119,8 +121,9 @@ class ByFlow:
             exits=self.traffic.exits,
             outcomes=self.outcomes,
             held=held,
+            joule=self._flow.joule,
         )
-        return max(1 - most_accurate(asked, ExactFlowSolver()).accuracy, 0.0)
+        return max(1 - asked.value(most_accurate(asked, ExactFlowSolver())), 0.0)
 
     def predicted_mean_ms(self, instances: Sequence[int]) -> float:
         """Not predicted: 0."""

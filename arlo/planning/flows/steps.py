@@ -1,4 +1,4 @@
-"""What planners are made of: the greatest accuracy that can be served, the fewest workers for it, and why not."""
+"""What planners are made of: the greatest value that can be served, the fewest workers for it, and why not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def overload(answer: Answer, problem: FlowProblem) -> str:
 
 
 def most_accurate(problem: FlowProblem, solver: FlowSolver) -> Answer:
-    """The largest share that can be served, and the greatest accuracy for it."""
+    """The largest share that can be served, and the greatest value for it: accuracy, where energy has no say."""
     found = solver.solve(problem)
     assert found is not None
     if found.served >= 1 - WHOLE:
@@ -57,8 +57,8 @@ def most_accurate(problem: FlowProblem, solver: FlowSolver) -> Answer:
 
 
 def fewest_workers(problem: FlowProblem, solver: FlowSolver, best: Answer, within: float) -> Answer:
-    """As accurate as `best` but for `within`, on as few workers as possible."""
-    target = best.accuracy - within * best.served
+    """Of the value of `best` but for `within`, on as few workers as possible."""
+    target = problem.value(best) - within * best.served
     least, most = 1, best.workers
     while least < most:  # whoever cannot do it with fractions of instances cannot do it at all
         middle = (least + most) // 2
@@ -70,7 +70,7 @@ def fewest_workers(problem: FlowProblem, solver: FlowSolver, best: Answer, withi
     for workers in range(least, best.workers):
         fewer = dataclasses.replace(problem, workers=workers)
         found = solver.solve(fewer, served=best.served, target=target)
-        if found is not None and found.served >= best.served - WHOLE and found.accuracy >= target - 1e-9:
+        if found is not None and found.served >= best.served - WHOLE and problem.value(found) >= target - 1e-9:
             return dataclasses.replace(found, relaxed=best.relaxed, bound=best.bound, price=best.price)
     return best
 

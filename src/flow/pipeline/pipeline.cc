@@ -445,12 +445,12 @@ bool Pipeline::there(const Visit& visit, Node node) const {
   return scheduler_.fits_any(visit.length, tree_.variant(variant_of(visit, node)).id);
 }
 
-// The price of what a row of this length takes at a variant beyond the mean of its stage's rows.
+// The cost of what a row of this length takes at a variant beyond the mean of its stage's rows.
 double Pipeline::beyond_mean(std::int32_t variant, std::int32_t length) const {
   const VariantSpec& spec = tree_.variant(variant);
   const TimeNs own = scheduler_.cost_of_length(length, spec.id);
   if (own == 0 || own == kNever) return 0;
-  return price_[at(variant)] * (static_cast<double>(own) / 1e9 - spec.work);
+  return (price_[at(variant)] + spec.energy) * (static_cast<double>(own) / 1e9 - spec.work);
 }
 
 double Pipeline::worth(const Visit& visit, Node node, double k) const {

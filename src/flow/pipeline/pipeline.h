@@ -46,7 +46,8 @@
 // or is refused, tries the variants that it has not tried.
 //
 // Router::kPrice weighs with prices (values.h), and with what a row of the visit's own length takes at the stage
-// (Scheduler::cost_of_length); behind it rows take what the mean of their stages does. Prices are the plan's, moved
+// (Scheduler::cost_of_length); behind it rows take what the mean of their stages does. A worker-second costs its price
+// and its energy. Prices are the plan's, moved
 // between plans by what waits: every kLook a variant's price is set to the plan's times e^(1.5 (w - 1)), w being what
 // waits for its instances, whichever of their variants it is for (expected_wait), in quarters of its stage's slack
 // (that of a root over the stages of the longest way). So at the plan's price variants are mixed by their queues, which
@@ -182,6 +183,7 @@ class Pipeline {
 
   [[nodiscard]] const Tree& tree() const { return tree_; }
   [[nodiscard]] const Spec& spec() const { return spec_; }
+  // Of capacity: what energy costs is beside it (VariantSpec::energy).
   [[nodiscard]] double price(std::int32_t variant) const { return price_[static_cast<std::size_t>(variant)]; }
   [[nodiscard]] const Shares& shares() const { return shares_; }
   [[nodiscard]] std::int32_t open(RootId root) const { return roots_[root].open; }

@@ -26,6 +26,7 @@ struct VariantSpec {
   double accuracy = 1;         // of the stage's answers, 0 to 1
   TimeNs least = 1;            // time of a row alone
   double work = 0;             // worker-seconds of a row in full batches, > 0
+  double energy = 0;           // utility that a worker-second costs beyond its price, for what it draws, >= 0
 };
 
 struct StageSpec {

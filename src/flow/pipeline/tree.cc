@@ -30,6 +30,7 @@ void validate(const Spec& spec) {
       need(v.accuracy >= 0 && v.accuracy <= 1, where + "accuracy: must be 0 to 1");
       need(v.least > 0, where + "least: must be above 0");
       need(std::isfinite(v.work) && v.work > 0, where + "work: must be above 0");
+      need(std::isfinite(v.energy) && v.energy >= 0, where + "energy: must be at least 0");
     }
   }
   std::vector<int> reached(spec.stages.size());

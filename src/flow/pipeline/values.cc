@@ -66,7 +66,7 @@ void Values::update(std::span<const double> price) {
     const Tree::Stage& stage = tree_.stage(s);
     for (Node n = stage.first; n < stage.end; ++n) {
       const std::int32_t v = tree_.variant_of(n, s);
-      const double cost = price[static_cast<std::size_t>(v)] * tree_.variant(v).work;
+      const double cost = (price[static_cast<std::size_t>(v)] + tree_.variant(v).energy) * tree_.variant(v).work;
       sum_.assign(1, {stage.leaf() ? tree_.accuracy(n) : 0, -cost});
       for (const Tree::Out& out : stage.out) {
         const double factor = tree_.stage(out.to).factor[static_cast<std::size_t>(tree_.variant_in_stage(n, s))];

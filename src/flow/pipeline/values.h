@@ -1,6 +1,7 @@
-// What a variant is worth to a visit: utility x accuracy that can be had behind it, less the price of the
-// worker-seconds that it and the rest of its way take. The dual of the planner's program (SPEC of prefix flows): where
-// every visit takes what is worth most at the right prices, the flow is the best one there is.
+// What a variant is worth to a visit: utility x accuracy that can be had behind it, less what the worker-seconds cost
+// that it and the rest of its way take: their price, and the energy of each variant. The dual of the planner's program
+// (SPEC of prefix flows): where every visit takes what is worth most at the right prices, the flow is the best one
+// there is.
 //
 // A visit is worth `k`, its part of the root's utility. Of one way through the rest of the tree that is a line in k:
 // k x accuracy - price x work. So of a node it is the upper envelope of its ways' lines, which is convex, and that of a
@@ -20,7 +21,8 @@ class Values {
  public:
   explicit Values(const Tree& tree) : tree_(tree), nodes_(tree.nodes()) {}
 
-  // `price`: [variants], utility for a worker-second. Allocates nothing once it has grown. O(nodes x lines).
+  // `price`: [variants], utility for a worker-second, without its energy. Allocates nothing once it has grown. O(nodes
+  // x lines).
   void update(std::span<const double> price);
 
   // Of a node, to a visit that is worth k.

@@ -34,7 +34,8 @@ pipeline::Spec core_of(const v1::Pipeline& from, const FindModel& model) {
       spec.variants.push_back({.id = model(variant.model())->variant,
                                .accuracy = variant.accuracy(),
                                .least = static_cast<TimeNs>(variant.least_us()) * 1000,
-                               .work = variant.work_s()});
+                               .work = variant.work_s(),
+                               .energy = variant.energy()});
     }
     if (!stage.has_tokens()) continue;
     const auto fewest =
@@ -94,10 +95,14 @@ dispatch::TokenCounts counts_of(const v1::PipelineStage& from, const FindModel& 
   to.rules.accuracy.resize(std::max<std::size_t>(kinds, 1));
   for (const auto* variant : variants) {
     to.variants.push_back(model(variant->model())->variant);
+    to.rules.energy.push_back(variant->energy());
     for (std::size_t kind = 0; kind < to.rules.accuracy.size(); ++kind) {
       to.rules.accuracy[kind].push_back(kinds == 0 ? variant->accuracy()
                                                    : variant->kind_accuracy(static_cast<int>(kind)));
     }
+  }
+  if (std::all_of(to.rules.energy.begin(), to.rules.energy.end(), [](double e) { return e == 0; })) {
+    to.rules.energy.clear();
   }
   to.rules.policy = solve::tokens::parse_token_policy(rule.rule());
   to.rules.alike = {.delta = ns(rule.delta_us()), .most = rule.batch(), .eta = ns(rule.eta_us()), .mu = rule.mu()};
@@ -190,6 +195,9 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
   for (const auto& variant : stage.variants()) {
     const auto one = model(variant.model());
     if (one == nullptr) return invalid(where + "variant '" + variant.model() + "' is no model of the deployment");
+    if (!std::isfinite(variant.energy()) || variant.energy() < 0) {
+      return invalid(where + "variant '" + one->name + "' needs an energy of at least 0");
+    }
     if (!(variant.t() >= 0)) return invalid(where + "variant '" + one->name + "' needs a temperature above 0");
     // Tensors beside token ids are the client's, of the entry's inputs.
     const auto& begins = entry == nullptr ? *first : *entry;

@@ -126,8 +126,8 @@ void Master::column(const Variable& variable, std::vector<double>* out) const {
 }
 
 double Master::cost(const Variable& variable) const {
-  if (variable.kind >= 0) return policies_[variable.kind].accuracy;
-  return variable.kind == kShort ? (limits_.served_only ? -1.0 : -kUnserved) : 0.0;
+  if (variable.kind >= 0) return policies_[variable.kind].value;
+  return variable.kind == kShort ? (limits_.served_only ? -1.0 : -limits_.unserved) : 0.0;
 }
 
 // Nothing served, and as many spare instances as the rows demand, from the small groups to the large: the first basis.

@@ -9,8 +9,6 @@
 
 namespace arlo::solve::flow {
 
-constexpr double kUnserved = 1000;  // what a share of the demand is worth beside its accuracy, which is at most 1
-
 // Options whose instances are counted together: one, those of a variant, those of a stage. Bounds on the larger ones
 // split the problem in more equal parts, so they are branched on first.
 struct Group {

@@ -48,7 +48,8 @@ bool Pricing::best(const std::vector<double>& price, const std::vector<char>& al
       const Option& option = stages_[s].options[o];
       const std::size_t number = first_[s] + o;
       if (!allowed[number]) continue;
-      offers_[s].push_back({price[number] * option.work, option.latency, static_cast<std::int16_t>(o),
+      const double energy = served_only_ ? 0 : option.energy;
+      offers_[s].push_back({price[number] * option.work + energy, option.latency, static_cast<std::int16_t>(o),
                             static_cast<std::int16_t>(option.variant)});
     }
   }
@@ -178,7 +179,7 @@ bool Pricing::walk(int stage, std::int64_t prefix, double rows, double weight, d
 void Pricing::fill(Policy* policy) const {
   std::array<double, kMostStages> rows{}, weight{};
   std::array<std::int64_t, kMostStages> prefix{};
-  policy->accuracy = 0;
+  policy->value = 0;
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     const Stage& here = stages_[s];
     const Option& option = here.options[policy->option[s]];
@@ -193,7 +194,8 @@ void Pricing::fill(Policy* policy) const {
     }
     prefix[s] = (parent < 0 ? 0 : prefix[parent]) * here.variants + option.variant;
     policy->load[s] = rows[s] * option.work;
-    if (!served_only_) policy->accuracy += weight[s] * here.exit[option.variant] * here.accuracy[prefix[s]];
+    if (served_only_) continue;
+    policy->value += weight[s] * here.exit[option.variant] * here.accuracy[prefix[s]] - rows[s] * option.energy;
   }
 }
 

@@ -13,7 +13,7 @@ namespace arlo::solve::flow {
 struct Policy {
   std::array<std::int16_t, kMostStages> option{};
   std::array<double, kMostStages> load{};  // workers that it keeps busy at each stage, for all of the demand
-  double accuracy = 0;
+  double value = 0;                        // accuracy less its energy
 };
 
 class Pricing {
@@ -24,11 +24,11 @@ class Pricing {
   int first(int stage) const { return first_[stage]; }
   int options() const { return options_; }
 
-  // The policy of greatest accuracy - sum of price x load, among options that are allowed; false when no path is short
+  // The policy of greatest value - sum of price x load, among options that are allowed; false when no path is short
   // enough. Of equal ones the first in the order of options.
   bool best(const std::vector<double>& price, const std::vector<char>& allowed, Policy* found, double* value);
 
-  // Load and accuracy of the options that are set.
+  // Load and value of the options that are set.
   void fill(Policy* policy) const;
 
  private:
@@ -47,7 +47,7 @@ class Pricing {
   std::vector<int> first_;
   std::vector<std::vector<int>> children_;
   struct Offer {
-    double cost;  // of a row per second
+    double cost;  // of a row per second, its energy included
     double latency;
     std::int16_t option, variant;
   };

@@ -4,7 +4,8 @@
 // a mixture of policies: what rows do on one branch does not bind them on another. A mixture loads the pools, a pool
 // being an option with its instances, and every pool's instances are a whole number. So:
 //
-//   max  sum_c x_c A_c - kUnserved (served - sum_c x_c)      A_c: accuracy of policy c, the mean over its exits
+//   max  sum_c x_c A_c - unserved (served - sum_c x_c)       A_c: value of policy c: accuracy, the mean over its exits,
+//                                                            less its energy
 //   s.t. sum_c x_c <= served,  load_o(x) <= n_o,  sum_o n_o <= workers,  n_o whole
 //
 // The linear program behind it has a row for the workers, one for the shares, and one for each bound on the instances
@@ -25,6 +26,7 @@ struct Option {
   int variant = 0;
   double work = 0;     // workers that one row per second keeps busy, what the plan leaves free included
   double latency = 0;  // seconds of a batch
+  double energy = 0;   // accuracy that the energy of one row per second is worth
 };
 
 // Parents come before their children.
@@ -42,12 +44,13 @@ struct Stage {
 struct Limits {
   int workers = 0;
   double served = 1;                                        // share of the demand to plan for
-  bool served_only = false;                                 // accuracy does not count: how much can be served at all
+  bool served_only = false;                                 // value does not count: how much can be served at all
   bool single_batch = false;                                // all instances of a variant have one batch cap
   double target = std::numeric_limits<double>::infinity();  // the first plan of this value will do, and no worse one
   double gap = 0;  // a plan that is not further than this from the best one is proven good enough
   std::uint64_t max_nodes = 100'000;
   std::vector<std::vector<int>> held;  // by stage and variant: the most instances; empty: any number
+  double unserved = 1000;  // what a share of the demand is worth beside its value: more than that can be below 0
 };
 
 struct Mix {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "solve/tokens/by_rate.h"
 
@@ -42,6 +44,8 @@ const Decision& Chooser::choose(TimeNs start, int workers, const Times& times) {
   look(start, times);
   rates_.look(start);
   per_row(times);
+  heeds_energy_ = ours && !rules_.energy.empty();
+  per_row_energy(times, workers);
   price_ = rules_.policy == Policy::kPrice ? price_of(workers) : 0;
   const double least_price = price_ / kLeast;
   for (;;) {
@@ -64,7 +68,7 @@ const Decision& Chooser::choose(TimeNs start, int workers, const Times& times) {
       }
       while (at < order_.size() && plan_.choice[at] == kEvict) ++at;
       if (at == order_.size()) {
-        if (price_ == 0) return decision_;
+        if (price_ == 0 && !std::exchange(heeds_energy_, false)) return decision_;
         price_ = price_ > least_price ? price_ / kGivesWay : 0;
         continue;
       }
@@ -112,6 +116,10 @@ std::size_t Chooser::level_of(std::int32_t level) {
   return known_++;
 }
 
+std::int32_t Chooser::Level::length() const {
+  return rate > 0 ? static_cast<std::int32_t>(std::lround(tokens / rate)) : longest;
+}
+
 // What a row takes, by its level of lengths; and on average of those that come, or else of those that wait.
 void Chooser::per_row(const Times& times) {
   known_ = 0;
@@ -133,8 +141,7 @@ void Chooser::per_row(const Times& times) {
   for (std::size_t l = 0; l < known_; ++l) all += levels_[l].rate;
   for (std::size_t l = 0; l < known_; ++l) {
     Level& level = levels_[l];
-    const auto length =
-        level.rate > 0 ? static_cast<std::int32_t>(std::lround(level.tokens / level.rate)) : level.longest;
+    const std::int32_t length = level.length();
     const double share = all > 0 ? level.rate / all : 1 / static_cast<double>(known_);
     level.each.assign(counts(), 0);
     for (std::size_t count = 0; count < counts(); ++count) {
@@ -143,6 +150,35 @@ void Chooser::per_row(const Times& times) {
       per_row_[count] += share * level.each[count];
     }
   }
+}
+
+// The same of rows in batches of those that come at one moment: what workers execute that have time.
+void Chooser::per_row_energy(const Times& times, int workers) {
+  const auto rows =
+      std::clamp<std::int64_t>(std::llround(rates_.together()), 1, static_cast<std::int64_t>(rules_.alike.most));
+  busy_.assign(counts(), 0);
+  for (std::size_t l = 0; l < known_; ++l) {
+    Level& level = levels_[l];
+    level.energy.assign(counts(), 0);
+    if (!heeds_energy_) continue;
+    for (std::size_t count = 0; count < counts(); ++count) {
+      const TimeNs time = times.of(count, level.length(), rows);
+      level.energy[count] = time == kNever ? -1 : static_cast<double>(time) / kNsPerSecond / static_cast<double>(rows);
+      busy_[count] += level.rate * std::max(level.energy[count], 0.0) / workers;
+    }
+  }
+  for (std::size_t l = 0; heeds_energy_ && l < known_; ++l) energy_of(levels_[l].energy);
+}
+
+// Seconds [counts] of a worker become what their energy costs beyond that of the cheapest count; -1: there is none.
+void Chooser::energy_of(std::vector<double>& seconds) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t count = 0; count < counts(); ++count) {
+    if (seconds[count] < 0) continue;
+    seconds[count] *= rules_.energy[count] / std::max(busy_[count], 1.0);
+    least = std::min(least, seconds[count]);
+  }
+  for (double& each : seconds) each = each < 0 ? 0 : each - least;
 }
 
 // What batch `b` of the order may become: every count, and with `cuts` also without its most urgent rows.
@@ -166,6 +202,14 @@ void Chooser::offer(std::size_t b, std::size_t cuts, TimeNs start, int workers, 
       worth_[row.kind < worth_.size() ? row.kind : 0] += row.utility;
       longest = std::max(longest, row.length);
     }
+    if (cut == 0 && heeds_energy_) {  // of all rows: that some are left out saves none
+      energy_.clear();
+      for (std::size_t count = 0; count < counts(); ++count) {
+        const TimeNs time = times.of(count, longest, static_cast<std::int64_t>(rows));
+        energy_.push_back(time == kNever ? -1 : static_cast<double>(time) / kNsPerSecond);
+      }
+      energy_of(energy_);
+    }
     for (std::size_t count = 0; count < counts(); ++count) {
       TimeNs time = times.of(count, longest, static_cast<std::int64_t>(rows - from));
       TimeNs deadline = by_deadline_[from].deadline;
@@ -177,6 +221,7 @@ void Chooser::offer(std::size_t b, std::size_t cuts, TimeNs start, int workers, 
       }
       double utility = 0;
       for (std::size_t k = 0; k < worth_.size(); ++k) utility += worth_[k] * rules_.accuracy[k][count];
+      if (heeds_energy_) utility -= energy_[count];
       made.options.push_back({time, utility - price_ * static_cast<double>(time) / kNsPerSecond, deadline});
     }
   }
@@ -215,7 +260,7 @@ double Chooser::price_of(int workers) {
       double time = 0;
       for (std::size_t count = 0; count < counts(); ++count) {
         const double each = levels_[c.level].each[count];
-        const double gain = c.utility * rules_.accuracy[c.kind][count] - at * each;
+        const double gain = c.utility * rules_.accuracy[c.kind][count] - levels_[c.level].energy[count] - at * each;
         if (gain > best) {
           best = gain;
           time = each;

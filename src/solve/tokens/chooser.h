@@ -13,6 +13,11 @@
 //   fixed    one count for all
 //   load     Algorithm 3's f of the rate alone
 //
+// Energy. With `exact` and `price` a count's utility is less what its worker time draws beyond the count that draws
+// least (Rules::energy). What any answer would draw is not counted, so energy chooses counts, and leaves no row out
+// that can have the one that draws least. Nor is time counted that workers would not stand by: where rows of a count
+// keep them busy however few go together, shorter batches are smaller ones, and save nothing.
+//
 // Threads: none. Nothing is allocated in steady state but nodes of the queue. O(rows looked at + plan).
 #pragma once
 
@@ -40,9 +45,10 @@ struct Rules {
   std::size_t fixed = 0;  // the count of kFixed
   Alike alike;
   std::vector<std::vector<double>> accuracy;  // [kinds][counts], counts ascending by tokens; at least one kind
-  std::size_t beta = 5;                       // kPrinted: Algorithm 3 up to this many batches,
-  TimeNs initial = 2'000'000'000;             // and so long from the first row on
-  double kappa = 0.8;                         // Algorithm 3
+  std::vector<double> energy = {};  // [counts]: utility that a worker-second costs beyond the price; empty: none
+  std::size_t beta = 5;             // kPrinted: Algorithm 3 up to this many batches,
+  TimeNs initial = 2'000'000'000;   // and so long from the first row on
+  double kappa = 0.8;               // Algorithm 3
   std::vector<std::pair<double, std::size_t>> by_rate;  // f: (rate, count up to it), ascending; empty: by the times
   TimeNs window = 1'000'000'000;                        // that rates are of, at most
   bool adaptive = true;                                 // kPrice: rates of a shorter window where a rate has changed
@@ -85,20 +91,23 @@ class Chooser {
   [[nodiscard]] std::size_t waiting() const { return queue_.size(); }
 
   // For a worker that can begin at `start`, of so many that share the work. Rows and evicted ones stay in the queue
-  // until they are removed. Nothing waits for a better batch: where nothing is worth the price, the price gives way.
-  // Valid until the next call.
+  // until they are removed. Nothing waits for a better batch: where nothing is worth the price, the price gives way,
+  // and at last the energy. Valid until the next call.
   const Decision& choose(TimeNs start, int workers, const Times& times);
-  [[nodiscard]] double price() const { return price_; }  // of the last decision: utility of a worker-second
+  // Of the last decision: utility of a worker-second, without its energy.
+  [[nodiscard]] double price() const { return price_; }
   [[nodiscard]] const Rules& rules() const { return rules_; }
   [[nodiscard]] std::uint64_t plans() const { return plans_; }
 
  private:
   struct Level {  // of lengths
     std::int32_t level;
-    double rate = 0;                // rows a second
-    double tokens = 0;              // that these have, a second
-    std::int32_t longest = 1;       // of the rows that wait
-    std::vector<double> each = {};  // [counts]: seconds of a row of mean length in a full batch
+    double rate = 0;                            // rows a second
+    double tokens = 0;                          // that these have, a second
+    std::int32_t longest = 1;                   // of the rows that wait
+    [[nodiscard]] std::int32_t length() const;  // the mean of rows that come; of none the longest that waits
+    std::vector<double> each = {};              // [counts]: seconds of a row of mean length in a full batch
+    std::vector<double> energy = {};            // [counts]: of a row, by batches of those that come together
   };
   struct Class {
     std::uint32_t kind;
@@ -113,6 +122,8 @@ class Chooser {
   bool settle(std::size_t b, std::size_t count, TimeNs beyond, TimeNs start, const Times& times);
   [[nodiscard]] std::size_t counts() const { return rules_.accuracy.front().size(); }
   void per_row(const Times& times);
+  void per_row_energy(const Times& times, int workers);
+  void energy_of(std::vector<double>& seconds) const;
   std::size_t level_of(std::int32_t level);
 
   Rules rules_;
@@ -120,6 +131,7 @@ class Chooser {
   Rates rates_;
   TimeNs first_ = kNever;  // row
   double price_ = 0;
+  bool heeds_energy_ = false;
   std::uint64_t plans_ = 0;
   ExactPlanner exact_;
   Plan plan_;
@@ -129,6 +141,8 @@ class Chooser {
   std::vector<Batch> batches_;
   std::vector<Query> by_deadline_;
   std::vector<double> worth_;    // [kinds]: utility of a batch's rows
+  std::vector<double> energy_;   // [counts]: of a batch, as energy_of() has it
+  std::vector<double> busy_;     // [counts]: workers that what comes keeps busy in the smallest batches, of all
   std::vector<double> per_row_;  // [counts]: seconds of a row that comes, in a full batch
   std::vector<Level> levels_;    // the first `known_` of them
   std::size_t known_ = 0;

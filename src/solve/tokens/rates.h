@@ -43,7 +43,12 @@ class Rates {
   void look(TimeNs now);
 
   [[nodiscard]] const std::vector<Class>& classes() const { return classes_; }
-  [[nodiscard]] double all() const { return all_; }        // rows a second
+  [[nodiscard]] double all() const { return all_; }  // rows a second
+  // Rows that come at one moment, on average; at least 1.
+  [[nodiscard]] double together() const {
+    if (rows_.empty()) return 1;
+    return static_cast<double>(rows_.size()) / static_cast<double>(events_ - rows_.front().event + 1);
+  }
   [[nodiscard]] TimeNs window() const { return window_; }  // that the rates are of
 
  private:

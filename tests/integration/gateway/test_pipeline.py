@@ -319,6 +319,30 @@ async def test_clients_that_leave_and_deadlines(workers: Workers, start: Any) ->
         await ask(gateway, [1, 2, 3])
 
 
+async def test_a_variant_that_draws_more_than_it_gains(workers: Workers, start: Any) -> None:
+    """There is room for both, and the more accurate one is taken; but for what its energy is worth. Then no client
+    that does not ask for it gets it, and another deployment changes that at once."""
+    plain, dear = (cascade_like(workers, EVERYWHERE, version=version) for version in (1, 2))
+    dear.pipelines[0].stages[0].variants[1].energy = 1000.0
+    async with start(plain, dispatch=BATCHES) as gateway:
+        before = [(await ask(gateway, [record]))[0] for record in range(8)]
+        assert any(way.startswith("middle") for way in before)
+        await gateway.call("Apply", deployment=dear)
+        for record in range(8):
+            (way,) = await ask(gateway, [record])
+            assert way.startswith("small")
+        (way,) = await ask(gateway, [1], min_accuracy=0.85)
+        assert way.startswith("middle")
+        stats = await gateway.stats(NAME)
+        assert all(price < 1000 for price in stats.pipeline[0].price), "that of capacity"
+        for wrong in (-1.0, float("nan"), float("inf")):
+            dear.pipelines[0].stages[0].variants[1].energy = wrong
+            dear.version += 1
+            why = await refused(gateway.call("Apply", deployment=dear))
+            assert why[0] == grpc.StatusCode.INVALID_ARGUMENT
+            assert "energy of at least 0" in why[1]
+
+
 async def test_what_is_no_pipeline(workers: Workers, start: Any) -> None:
     async with start() as gateway:
         for change, what in (

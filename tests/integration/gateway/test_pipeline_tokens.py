@@ -135,6 +135,19 @@ async def test_counts_are_of_all_variants_or_of_none(workers: Workers, served: G
         await served.call("Apply", deployment=apart)
 
 
+@pytest.mark.parametrize(("rule", "tokens"), [("price", -16), ("exact", -16), ("printed", 0)])
+async def test_more_tokens_must_be_worth_what_they_draw(
+    workers: Workers, tmp_path: Path, rule: str, tokens: int
+) -> None:
+    """A row that nobody hurries: 15 points are worth less than 2 ms at a thousand a second; not to rules as printed."""
+    deployment = by_tokens(workers, rule=rule)
+    for variant in deployment.pipelines[0].stages[0].variants:
+        variant.energy = 1000.0
+    async with gateway_of(tmp_path, deployment, dispatch=RULES) as gateway:
+        answer = await gateway.infer(request_of([short(3, LENGTH)], ("tokens",)), timeout=20)
+        assert arrays_of(answer)["tokens"].tolist() == [tokens]
+
+
 @pytest.mark.parametrize("rule", ["exact", "printed", "price"])
 async def test_rules_change_under_load(workers: Workers, tmp_path: Path, rule: str) -> None:
     """Each rule serves, after another one and while rows wait: none is lost, and each says truly what it got."""

@@ -129,6 +129,10 @@ def test_paths_are_counted_where_rows_were_recorded() -> None:
         ("slo_ms = 250", "slo_m = 250", "'slo_m' is not a key here: did you mean 'slo_ms'?"),
         ("slo_ms = 250", "slo_ms = 0", "slo_ms must be above 0"),
         ("slo_ms = 250", "", "slo_ms is missing"),
+        ("slo_ms = 250", "slo_ms = 250\njoule = -1", "flow.joule must be at least 0, not -1"),
+        ("slo_ms = 250", "slo_ms = 250\njoule = 0.1", "flow.joule needs the watts of every variant"),
+        ("slo_ms = 250", "slo_ms = 250\nwatts = -1", "watts must be at least 0, not -1"),
+        ("latency = [[1, 10.0]]", "latency = [[1, 10.0]]\nwatt = 3", "'watt' is not a key here: did you mean 'watts'?"),
         ('drop = "reroute"', 'drop = "never"', "flow.drop must be one of slack, reroute, per_task, last, none"),
         ('drop = "reroute"', "utilisation = 1.5", "utilisation must be above 0 and at most 1"),
         ('drop = "reroute"', 'utilisation = "windw"', "utilisation must be a number or \"window\", not 'windw'"),
@@ -161,6 +165,18 @@ def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
     assert old in TREE
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(TREE.replace(old, new, 1))
+
+
+def test_what_workers_draw() -> None:
+    """A variant's own, or the flow's."""
+    flow = parse(TREE.replace("slo_ms = 250", "slo_ms = 250\nwatts = 90\njoule = 0.01", 1))
+    assert (flow.joule, flow.metered) == (0.01, True)
+    assert {variant.watts for stage in flow.stages for variant in stage.variants} == {90.0}
+    own = TREE.replace("slo_ms = 250", "slo_ms = 250\nwatts = 90", 1).replace(
+        "latency = [[1, 10.0]]", "latency = [[1, 10.0]]\nwatts = 30", 1
+    )
+    assert sorted({variant.watts for stage in parse(own).stages for variant in stage.variants}) == [30.0, 90.0]
+    assert not parse(TREE).metered
 
 
 def test_an_exit_needs_its_share() -> None:

@@ -132,6 +132,59 @@ def test_lengths_of_a_trace(capsys: pytest.CaptureFixture[str], by_length: Path)
     assert run["accuracy"] == pytest.approx(0.75, abs=0.03)
 
 
+def test_joules_of_token_counts(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
+    """Watts change nothing but that joules are told. A joule that is worth something saves some by the rules that heed
+    it, evicts none, and leaves the others as they are."""
+    policies = ("--rate", "60", f"--tokens={POLICIES}", "--length", "fixed:100")
+    plain = simulated(capsys, *policies, file=by_length)
+    assert all(run["joules"] is None for run in plain.values())
+    runs = []
+    for joule in (0, 0.2, 5):
+        file = by_length.with_name(f"watts{joule}.toml")
+        file.write_text(BY_LENGTH.replace("[tokens]\n", f"[tokens]\nwatts = 100\njoule = {joule}\n", 1))
+        runs.append(simulated(capsys, *policies, file=file))
+    known = {"joules", "joules_total"}
+    for policy in plain:
+        assert {k: v for k, v in runs[0][policy].items() if k not in known} == {
+            k: v for k, v in plain[policy].items() if k not in known
+        }
+        drawn = [run[policy]["joules"] for run in runs]
+        assert drawn[0] > 0.3  # type: ignore[operator]
+        if policy in ("exact", "price"):
+            assert drawn[0] > 1.2 * drawn[2]  # type: ignore[operator]
+            assert drawn == sorted(drawn, reverse=True)  # type: ignore[type-var]
+            assert runs[2][policy]["rows"]["0"] < 0.02 * runs[2][policy]["queries"]  # type: ignore[index, operator]
+        else:
+            assert runs[2][policy] == runs[0][policy]
+        assert all(run[policy]["outcomes"]["evicted"] == 0 for run in runs)  # type: ignore[index]
+    alone = by_length.with_name("watts0.toml")
+    run = simulated(capsys, "--rate", "0.5", "--tokens=fixed:0", "--length", "fixed:100", file=alone)["fixed:0"]
+    assert run["joules"] == pytest.approx(0.010 * 100), "one row alone, 10 ms at 100 W"
+    assert run["joules_total"] == pytest.approx(run["joules"] * run["queries"])  # type: ignore[operator]
+
+
+def test_energy_has_no_say_where_nothing_can_be_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """OTAS's body at half of what all tokens carry: batches of the rows that have just come keep its worker busy at any
+    count, so that shorter ones are smaller ones. At a twentieth it stands by, and half of the energy can be saved."""
+    found = {}
+    for joule in (0, 0.01):
+        file = tmp_path / f"otas{joule}.toml"
+        file.write_text(OTAS.read_text().replace("[tokens]\n", f"[tokens]\nwatts = 200\njoule = {joule}\n", 1))
+        for rate in (24, 240):
+            run = simulated(capsys, "--rate", str(rate), "--tokens=price", file=file)["price"]
+            found[joule, rate] = (run["utility_share"], run["joules"])
+    assert found[0.01, 240] == pytest.approx(found[0, 240], rel=0.002)
+    assert found[0.01, 24][1] < 0.6 * found[0, 24][1]  # type: ignore[operator]
+    assert found[0.01, 24][0] > found[0, 24][0] - 0.05  # type: ignore[operator]
+
+
+def test_a_joule_needs_watts(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
+    for more in ("joule = 1", "joule = -1", "watts = -1"):
+        by_length.write_text(BY_LENGTH.replace("[tokens]\n", f"[tokens]\n{more}\n", 1))
+        assert main(["simulate", str(by_length), "--duration-s", "1"]) == 2
+        assert more.split()[0] in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

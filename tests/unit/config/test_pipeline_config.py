@@ -172,6 +172,17 @@ def test_variants_by_tokens(folder: Path) -> None:
         served(folder, 'tokens = "exact"\nworkers = [1, 1, 1]')
 
 
+def test_what_energy_is_worth(folder: Path) -> None:
+    """A worker-second of each variant. Of token counts the first exchange pays at less: 2 points, 2 ms of .5."""
+    (folder / "flow.toml").write_text(FLOW.replace("slo_ms", "watts = 50\njoule = 0.1\nslo_ms", 1))
+    assert [v.energy for stage in filled(folder).stages for v in stage.variants] == [5.0] * 3
+    flow_of.cache_clear()
+    (folder / "flow.toml").write_text(BY_TOKENS.replace("slo_ms", "watts = 50\njoule = 0.01\nslo_ms", 1))
+    told = filled(folder)
+    assert [v.energy for v in told.stages[0].variants] == [0.5] * 3
+    assert told.plan.price == pytest.approx(0.02 / 0.002 - 0.5)
+
+
 def test_one_token_count(folder: Path) -> None:
     (folder / "flow.toml").write_text(BY_TOKENS)
     (one,) = filled(folder, 'tokens = "fixed:-4"').stages[0].variants

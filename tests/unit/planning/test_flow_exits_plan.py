@@ -12,6 +12,7 @@ from arlo.catalog.flow_file import parse_flow
 from arlo.catalog.flow_outcomes import Outcomes
 from arlo.planning.flows.planners import make_plan
 from tests.fakes.flow_outcomes import FLOW, ONWARD, outcomes
+from tests.fakes.flows import metered
 
 EDGES = ONWARD.format(answer='{ensemble = "last"}') + 'when = {score = "calibrated_max", below = "planned"}\n'
 
@@ -44,6 +45,23 @@ def test_price_and_threshold_agree(folder: Path) -> None:
     assert shares[0] > 0.7
     assert shares[-1] < 0.6
     assert accuracies[-1] > records.correct["first", "small"].mean()
+
+
+def test_what_a_row_gains_is_weighed_against_what_it_draws(folder: Path) -> None:
+    """Where there is room for all, and time costs nothing: by the joules of the head alone."""
+    flow = parse_flow(FLOW.format(edges=EDGES), base=folder)
+    records = Outcomes.load(folder / "records").of(flow)
+    curve = np.asarray(gain(flow.stages, flow.edges, 0, 0, records))
+    gains = np.interp(records.score["first", "small"], curve[:, 0], curve[:, 1])
+    joules = cost_s(metered(flow, 0, 100).stages, flow.edges, 0, joules=True)
+    assert joules == pytest.approx(100 * cost_s(flow.stages, flow.edges, 0))
+    shares = []
+    for joule in (0.0, float(np.median(gains)) / joules):
+        plan = make_plan(metered(flow, joule, 100), demand=20.0, workers=4, outcomes=records)
+        assert plan.price == pytest.approx(0, abs=1e-9)
+        shares.append(plan.flow.edges[0].when.share[0])
+        assert shares[-1] == pytest.approx(float((gains > joule * joules).mean()))
+    assert shares[1] < shares[0] - 0.1
 
 
 def test_counted_shares_are_planned_for(folder: Path) -> None:

@@ -12,7 +12,7 @@ from arlo.planning.flows.demand import Demand, LiveFactors, ewma, worth
 from arlo.planning.flows.evaluate import evaluate
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
-from tests.fakes.flows import branches, cascade, toy, variant
+from tests.fakes.flows import branches, cascade, metered, toy, variant
 
 
 def counts(plan: FlowPlan) -> tuple[int, ...]:
@@ -48,6 +48,46 @@ def test_a_chain_of_two(
     verdict = evaluate(plan)
     assert verdict.problems == ()
     assert verdict.accuracy == pytest.approx(plan.accuracy)
+
+
+@pytest.mark.parametrize(
+    ("joule", "expected"),
+    [
+        (0.01, (1.0, 20.0, {"A:a1>B:b1": 1.0})),
+        (0.015, (0.9, 12.5, {"A:a1>B:b2": 1.0})),  # 7.5 J for a tenth of the answers: worth it up to .0133
+        (0.0205, (0.8, 7.5, {"A:a2>B:b1": 1.0})),  # from .02 on
+        (0.03, (0.72, 3.75, {"A:a2>B:b2": 1.0})),  # from .0213 on
+    ],
+)
+def test_what_a_joule_is_worth(joule: float, expected: tuple[float, float, dict[str, float]]) -> None:
+    """100 W each, and workers enough for all: energy alone gives accuracy up, and says so."""
+    accuracy, joules, shares = expected
+    flow = metered(dataclasses.replace(toy(), utilisation=1.0), joule, 100)
+    plan = make_plan(flow, demand=10, workers=4)
+    assert {flow.label(*key): share for key, share in plan.shares().items() if key[0] == 1} == pytest.approx(shares)
+    assert (plan.accuracy, plan.joules) == (pytest.approx(accuracy), pytest.approx(joules))
+    assert plan.bound == pytest.approx(accuracy, abs=2e-4), "none is more accurate and draws as little"
+    assert (plan.step, plan.price) == ("hardware", pytest.approx(0))
+    assert make_plan(flow, demand=10, workers=4, planner="loki").accuracy == 1.0, "as printed"
+
+
+def test_a_variant_that_draws_little_may_take_its_time() -> None:
+    """b1 takes four times as long as b2, and draws a tenth: .5 J and not 1.25."""
+    watts = {"a1": 100.0, "a2": 100.0, "b1": 10.0, "b2": 100.0}
+    plan = make_plan(metered(dataclasses.replace(toy(), utilisation=1.0), 0.03, watts), demand=10, workers=4)
+    assert (plan.accuracy, plan.joules) == (pytest.approx(0.8), pytest.approx(2.5 + 0.5))
+    assert counts(plan) == (0, 1, 1, 0)
+
+
+def test_the_price_is_that_of_capacity_beside_energy() -> None:
+    """A worker-second buys a tenth of an answer for .05 s, less the .5 that it draws."""
+    stage = FlowStage(name="one", variants=(variant("good", 0.9, 10), variant("quick", 0.8, 20)))
+    flow = Flow(name="one", slo_ms=1e9, stages=(stage,), utilisation=1.0)
+    plain = make_plan(flow, demand=60, workers=4)
+    dear = make_plan(metered(flow, 0.005, 100), demand=60, workers=4)
+    assert (plain.price, dear.price) == (pytest.approx(0.1 / 0.05), pytest.approx(0.1 / 0.05 - 0.5))
+    assert plain.shares() == pytest.approx(dear.shares())
+    assert plain.accuracy == pytest.approx(dear.accuracy)
 
 
 @pytest.mark.parametrize("planner", ["loki", "arlo"])

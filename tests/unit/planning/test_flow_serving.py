@@ -18,7 +18,7 @@ from arlo.planning.flows.problem import FlowPlan
 from arlo.planning.flows.serving import FlowAnswer, FlowPlanner
 from arlo.planning.planner import Plan, PlannerSettings, Seen
 from arlo.planning.traffic.demand import Demand
-from tests.fakes.flows import cascade, toy
+from tests.fakes.flows import cascade, metered, toy
 from tests.fakes.planned_models import SETTINGS, served
 
 FLOW = dataclasses.replace(toy(), utilisation=1.0)  # a1 10/s, 2 rows; a2 40/s, 1 row; b1 20/s; b2 80/s
@@ -44,6 +44,17 @@ def feed(one: FlowPlanner, rate: float, seconds: int = 20, *, begin: int = 0, ex
 def decide(one: FlowPlanner, wanted: Sequence[int]) -> Plan:
     question = one._question("period", sum(wanted), None, wanted, forced=False)
     return one.conclude(question, question.solve())
+
+
+def test_energy_alone_moves_workers() -> None:
+    """There is room for the most accurate variants, and they draw more than they are worth."""
+    one = planner(metered(FLOW, 0.03, 100))
+    feed(one, 10)
+    plan = decide(one, (2, 0, 1, 1))
+    assert plan.moves
+    assert one.in_force is not None
+    assert (one.in_force.accuracy, one.in_force.joules) == (pytest.approx(0.72), pytest.approx(3.75))
+    assert one.in_force.price == pytest.approx(0)
 
 
 def test_demand_moves_workers_to_the_faster_variants_and_back() -> None:

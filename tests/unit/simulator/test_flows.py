@@ -15,6 +15,7 @@ from arlo.planning.flows.curve import capacity
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.routing import maf
 from arlo.simulator.flows import FlowResult, FlowRun, Shape, planner_of, run
+from tests.fakes.flows import metered
 
 
 def variant(name: str, accuracy: float, ms: float, batch: int = 1, load_ms: float = 0) -> FlowVariant:
@@ -63,6 +64,32 @@ def test_loki_as_printed_on_its_toy(demand: float, accuracy: float, visits: tupl
         assert result.accuracy == pytest.approx(0.9 * (each[0] + 0.8 * each[1]), rel=1e-3)
         assert result.workers_mean == 4
         assert 0.25 < each[0] < 0.6
+
+
+def test_joules_are_what_busy_workers_draw() -> None:
+    """Rows one at a time: .1 s at 100 W and two times .05 s at 10 W. Not known where one variant's watts are not."""
+    watts = {"a1": 100.0, "a2": 100.0, "b1": 10.0, "b2": 10.0}
+    for warmup_s in (0.0, 20.0):
+        result = simulate(metered(toy(), 0, watts), 9, 4, warmup_s=warmup_s)
+        assert result.joules == pytest.approx(10 + 1, rel=2e-3)
+        assert result.joules_total == pytest.approx(result.joules * result.roots)
+    watts["b2"] = 0
+    unknown = simulate(metered(toy(), 0, watts), 9, 4)
+    assert (unknown.joules, unknown.joules_total) == (None, None)
+
+
+def test_the_dearer_a_joule_the_fewer_are_drawn() -> None:
+    """Workers that hold everything, and room for all: rows take what is worth its energy, by the price rule alone
+    (loki's plan knows of none) and planned for; none is late for it."""
+    flow = toy(router="price", drop="slack", planner="loki")
+    for planner in ("loki", "arlo"):
+        runs = [
+            simulate(metered(dataclasses.replace(flow, planner=planner), joule, 100), 2, 6, hold="all", fixed=True)
+            for joule in (0.0, 0.015, 0.0205, 0.03)
+        ]
+        assert [run.accuracy for run in runs] == pytest.approx([1, 0.9, 0.8, 0.72])
+        assert [run.joules for run in runs] == pytest.approx([20, 12.5, 7.5, 3.75], rel=0.02)
+        assert all(run.violations == 0 for run in runs)
 
 
 def test_prefixes_are_numbered_as_in_the_core() -> None:
