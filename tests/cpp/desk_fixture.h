@@ -62,6 +62,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     drop_ = std::vector<const char*>{"slack", "slack", "last", "per_task", "reroute", "none"}[below(6)];
     router_ = std::vector<const char*>{"price", "plan", "maf"}[below(3)];
     partial_ = below(2) == 0;
+    tenants_ = below(2) == 0;
     deploy();
   }
 
@@ -89,7 +90,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
   // No more clients: every worker answers well until nothing is left.
   void end() {
     good_ = true;
-    for (int i = 0; i < 20'000 && open() > 0; ++i) {
+    for (int i = 0; i < 20'000 && (open() > 0 || desk_.own_open()); ++i) {
       now += kMillisecond;
       while (!running_.empty()) answer(0);
       tick();
@@ -109,6 +110,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     return out;
   }
 
+  [[nodiscard]] bool own_open() const { return desk_.own_open(); }  // audits and the like
   [[nodiscard]] const dispatch::Scheduler& scheduler() const { return scheduler_; }
   [[nodiscard]] std::uint32_t at_workers() const { return desk_.at_workers(); }
 
@@ -172,6 +174,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     rule.set_window_us(1'000'000);
     rule.set_horizon_us(50'000);
     rule.set_looked_at(8);
+    rule.set_shadow(.3);
   }
 
   // The same flow, or nearly, with another plan and other workers.
@@ -187,6 +190,12 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     pipeline->set_partial(partial_);
     pipeline->set_max_children(static_cast<std::uint32_t>(12 + below(8) / 7));  // another flow, for what comes
     pipeline->set_max_bytes(1 << 16);
+    pipeline->set_audit(.3);
+    for (const char* name : tenants_ ? std::vector<const char*>{"a", "b"} : std::vector<const char*>{}) {
+      auto* tenant = pipeline->add_tenants();
+      tenant->set_name(name);
+      tenant->set_share(1);
+    }
     pipeline->mutable_plan()->set_price(static_cast<double>(below(5)) * .5);
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       const Stage& stage = stages_[s];
@@ -335,6 +344,9 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     auto& wishes = *message.mutable_parameters();
     if (!cascade_ && below(2) == 0) wishes["utility"].set_double_param(static_cast<double>(below(5)));
     if (!cascade_ && below(4) == 0) wishes["min_accuracy"].set_double_param(.8 * static_cast<double>(below(2)));
+    if (!cascade_ && below(2) == 0) {  // one that asks for more than the other, who may be none of those that are known
+      wishes["tenant"].set_string_param(std::vector<const char*>{"a", "a", "a", "b", "c"}[below(5)]);
+    }
     if (below(5) == 0) wishes["arlo_class"].set_string_param("bulk");
     calls.push_back(std::make_unique<TestCall>());
     TestCall& call = *calls.back();
@@ -410,7 +422,18 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
       }
       running_.emplace_back(upstream, upstream->write());
     }
+    for (const auto& [shadow, row] : effects.shadows) {
+      const auto fault = shadow->write(row);
+      EXPECT_FALSE(fault.has_value()) << fault->message;
+      shadow->received_ns = now;
+      shadow->deadline_ns = now + shadow->of().default_timeout_ns;
+    }
     for (Call* call : effects.releases) call->let_go();
+    for (const auto& [shadow, row] : effects.shadows) {
+      Effects more;
+      desk_.submit(*shadow, now, more);
+      run(more);
+    }
     for (const auto& call : effects.calls) call();
     for (const auto& instance : effects.checks) {
       Effects more;
@@ -420,7 +443,10 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
   }
 
   void upstream_done(UpstreamCall& /*upstream*/, transport::Answer /*answer*/) override {}
-  void shadow_done(Shadow& /*shadow*/) override {}
+  void shadow_done(Shadow& shadow) override {
+    desk_.shadow_ended(shadow);
+    delete &shadow;
+  }
   void ahead_done(Ahead& /*ahead*/) override {}
 
   const bool cascade_;
@@ -436,6 +462,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
   std::string router_;
   bool partial_ = false;
   bool tokens_ = false;
+  bool tenants_ = false;
   bool good_ = false;
   std::uint64_t version_ = 0;
   std::vector<std::pair<UpstreamCall*, std::string>> running_;

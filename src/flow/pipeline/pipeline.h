@@ -47,8 +47,8 @@
 //
 // Router::kPrice weighs with prices (values.h), and with what a row of the visit's own length takes at the stage
 // (Scheduler::cost_of_length); behind it rows take what the mean of their stages does. A worker-second costs its price
-// and its energy. Prices are the plan's, moved
-// between plans by what waits: every kLook a variant's price is set to the plan's times e^(1.5 (w - 1)), w being what
+// and its energy. Prices are the plan's, moved between plans by what waits: every kLook a variant's price is set to the
+// plan's times e^(1.5 (w - 1)), w being what
 // waits for its instances, whichever of their variants it is for (expected_wait), in quarters of its stage's slack
 // (that of a root over the stages of the longest way). So at the plan's price variants are mixed by their queues, which
 // stay short, and a burst makes them dear at once. Variants that share all of their instances have one price. (By when

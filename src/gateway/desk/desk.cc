@@ -321,6 +321,8 @@ void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
 // A row whose worker failed it is scheduled once more, if that is still of use; in a batch of `most` rows at most.
 bool Desk::try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, TimeNs now, Effects& effects) {
   const auto& call = *row.call;
+  // One that was to be compared with other answers is not worth it, and of a body it would get other tokens.
+  if (call.shadow && !call.ahead) return false;
   if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= call.waiting_deadline()) {
     return false;
   }

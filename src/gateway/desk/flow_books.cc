@@ -35,7 +35,9 @@ void Desk::audit(const Row& row, Effects& effects) {
   if (labels.empty()) return;
   bool room = !shadows_.full();
   for (std::size_t s = 0; room && s < state.best.variants.size(); ++s) {
-    const auto id = state.core.spec().stages[s].variants[static_cast<std::size_t>(state.best.variants[s])].id;
+    const auto& stage = state.core.spec().stages[s];
+    const auto enters = stage.line >= 0 ? stage.line : state.best.variants[s];
+    const auto id = stage.variants[static_cast<std::size_t>(enters)].id;
     room = scheduler_.queued_of(id) == 0 && scheduler_.fits_any(s == 0 ? row.length : 1, id);
   }
   if (!room) {
@@ -63,7 +65,7 @@ void Desk::took_worker(const VisitCall& visit, const Row& row) {
 
 std::vector<FlowWorth>& Desk::worth_of_tenants(const ModelSpec& model) {
   auto& worth = tenant_worth_.at(model.variant);
-  worth.resize(model.flow->tenants.size() + 1);
+  worth.resize(std::max(worth.size(), model.flow->tenants.size() + 1));  // rows of an older flow may have had more
   return worth;
 }
 

@@ -99,10 +99,13 @@ MaybeFault pinned(const FlowSpec& flow, std::string_view pin, std::uint64_t* may
 std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>& model, TimeNs now) {
   auto& state = flows_.at(model->variant);
   if (state == nullptr || state->model->flow->content != model->flow->content) {
-    // Roots of the one before hold it until they have ended.
+    const auto before = state;  // its roots hold it until they have ended
     state = std::make_shared<FlowState>(model, scheduler_);
     const auto& stages = model->flow->stages;
     auto& counts = flow_counts_.at(model->variant);
+    if (before != nullptr && before->model->flow->tenants != model->flow->tenants) {
+      tenant_worth_.at(model->variant).clear();
+    }
     counts.resize(stages.size());
     for (std::size_t s = 0; s < stages.size(); ++s) {
       counts[s].variants.resize(stages[s].variants.size());
@@ -159,12 +162,14 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
   } else {
     utility /= state->tenants.price(tenant);  // a price of its own: what counts is one beside the other
   }
-  for (auto& row : call.rows) {
-    if (call.fault.code != Code::kOk) return;
+  for (auto& row : call.rows) {  // all are counted, whichever of them is refused
     row.flow = std::make_unique<FlowRow>();
     row.flow->state = state;
     row.flow->tenant = tenant;
     row.flow->pressed = !call.shadow && state->tenants.price(tenant) > 1;
+  }
+  for (auto& row : call.rows) {
+    if (call.fault.code != Code::kOk) return;
     const auto all = std::make_shared<FlowSource>();  // of all its roots
     std::uint64_t bytes = 0;
     if (call.model->of_tensors()) {

@@ -109,6 +109,7 @@ struct FlowSpec {
   struct Tenant {
     std::string name;
     double share = 1;
+    bool operator==(const Tenant&) const = default;
   };
   std::vector<Tenant> tenants;  // empty: there are none
   Made made;
