@@ -34,6 +34,7 @@ Utilisation = float | Literal["window"]
 MAX_STAGES = 16
 MAX_VARIANTS = 32  # of a stage
 MAX_CHILDREN = 1 << 16  # rows that one row may become on an edge
+MAX_WATTS = 100_000  # of a worker
 UTILISATION = 0.8  # where nothing says another one
 EXIT = "exit"  # how an edge names the end of a journey
 
@@ -93,7 +94,7 @@ class FlowVariant:
         _need(_ascend(self.max_lengths), f"{where} max_lengths must ascend from 1")
         _need(self.max_batch >= 1, f"{where} max_batch must be at least 1")
         _positive(self.temperature, f"{where} temperature")
-        _need(math.isfinite(self.watts) and self.watts >= 0, f"{where} watts must be at least 0, not {self.watts}")
+        _need(0 <= self.watts <= MAX_WATTS, f"{where} watts must be 0 to {MAX_WATTS}, not {self.watts}")
         _need(bool(self.table.points), f"{where} latency needs at least one point")
         _need(all(ns > 0 for _, _, ns in self.table.points), f"{where} latency must be above 0 everywhere")
         _need(self.memory_mb >= 0, f"{where} memory_mb must be at least 0")
@@ -321,7 +322,7 @@ class Flow:
             f'flow.utilisation must be above 0 and at most 1, or "window", not {self.utilisation!r}',
         )
         _positive(self.plan_period_s, "flow.plan_period_s")
-        _need(math.isfinite(self.joule) and self.joule >= 0, f"flow.joule must be at least 0, not {self.joule}")
+        _need(0 <= self.joule <= 1, f"flow.joule must be 0 to 1 right answers, not {self.joule}")
         _need(self.max_children >= 1, "flow.max_children must be at least 1")
         self._check_tree()
         for stage in range(len(self.stages)):
