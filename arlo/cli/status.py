@@ -322,11 +322,13 @@ def worths(stats: Any) -> list[Any]:
         if not (worth.in_time or worth.late or worth.evicted or worth.failed):
             continue
         share = worth.earned / worth.offered if worth.offered else 0.0
-        taken = f"; {worth.busy_s / busy_s:.0%} of the worker time, at {worth.price:.3g} times the price"
+        taken = ""
+        if worth.busy_s:
+            taken = f"; {worth.busy_s / busy_s:.0%} of the worker time, at {worth.price:.3g} times the price"
         found.append(
             f"{kind}{worth.of or '(none)'}: {worth.right:.0f} right in time, {worth.in_time - worth.right:.0f} wrong,"
             f" {worth.late} late, {worth.evicted} evicted, {worth.failed} failed;"
-            f" utility {worth.earned:.6g} of {worth.offered:.6g} ({share:.1%}){taken if worth.busy_s else ''}"
+            f" utility {worth.earned:.6g} of {worth.offered:.6g} ({share:.1%}){taken}"
         )
     return found
 

@@ -116,8 +116,10 @@ async def test_demand_moves_the_plan_to_faster_variants_and_back(tmp_path: Path)
 
         def status() -> str:
             words = ("status", "--admin", served.ready["admin"], "--model", "moving")
-            words = (sys.executable, "-m", "arlo.cli", *words)
-            return subprocess.run(words, check=False, capture_output=True, text=True).stdout  # a worker may be loading
+            done = subprocess.run(
+                [sys.executable, "-m", "arlo.cli", *words], check=True, capture_output=True, text=True
+            )
+            return done.stdout
 
         await until(20, lambda: len(served.events("flow_plan")) > 2)
         assert {route for route, _ in answered} == {"moving.topic.sure>moving.tags.last"}

@@ -30,6 +30,11 @@ def test_health(wanted: tuple[int, ...], levels: dict[int, int], state: str, sai
 
 def test_tenants_and_audits() -> None:
     stats = proto.message("Stats")()
+    stats.worth.add(of="interactive", offered=20, earned=13, in_time=15, right=13, evicted=5)
+    assert worths(stats) == [
+        "interactive: 13 right in time, 2 wrong, 0 late, 5 evicted, 0 failed; utility 13 of 20 (65.0%)"
+    ]
+    del stats.worth[:]
     stats.by_tenant.add(of="search", offered=10, earned=9, in_time=10, right=9, busy_s=1, price=1)
     stats.by_tenant.add(of="mail", offered=10, earned=4, in_time=5, right=4, evicted=5, busy_s=3, price=8)
     stats.by_tenant.add(of="", price=1)
