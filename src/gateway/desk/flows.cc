@@ -3,6 +3,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/utf8.h"
 #include "gateway/desk/desk.h"
 #include "gateway/desk/expand.h"
 #include "gateway/desk/judge.h"
@@ -89,7 +90,7 @@ MaybeFault pinned(const FlowSpec& flow, std::string_view pin, std::uint64_t* may
       }
       first = end;
     }
-    if (!found) return wrong("names '" + std::string(name) + "', which is none of the variants:" + names);
+    if (!found) return wrong("names " + quoted(name) + ", which is none of the variants:" + names);
   }
   return {};
 }
@@ -149,7 +150,7 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
     for (const auto& one : flow.tenants) names += " " + one.name;
     fail(call,
          {Code::kInvalidArgument,
-          "parameter 'tenant' names '" + std::string(wishes.tenant) + "', which is none of the tenants:" + names},
+          "parameter 'tenant' names " + quoted(wishes.tenant) + ", which is none of the tenants:" + names},
          Call::kNoRow, now, effects);
     return;
   }
