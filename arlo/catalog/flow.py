@@ -35,6 +35,7 @@ MAX_STAGES = 16
 MAX_VARIANTS = 32  # of a stage
 MAX_CHILDREN = 1 << 16  # rows that one row may become on an edge
 MAX_WATTS = 100_000  # of a worker
+MAX_JOULE = 1_000  # right answers
 UTILISATION = 0.8  # where nothing says another one
 EXIT = "exit"  # how an edge names the end of a journey
 
@@ -322,7 +323,7 @@ class Flow:
             f'flow.utilisation must be above 0 and at most 1, or "window", not {self.utilisation!r}',
         )
         _positive(self.plan_period_s, "flow.plan_period_s")
-        _need(0 <= self.joule <= 1, f"flow.joule must be 0 to 1 right answers, not {self.joule}")
+        _need(0 <= self.joule <= MAX_JOULE, f"flow.joule must be 0 to {MAX_JOULE}, not {self.joule}")
         _need(self.max_children >= 1, "flow.max_children must be at least 1")
         self._check_tree()
         for stage in range(len(self.stages)):

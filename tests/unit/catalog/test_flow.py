@@ -129,7 +129,7 @@ def test_paths_are_counted_where_rows_were_recorded() -> None:
         ("slo_ms = 250", "slo_m = 250", "'slo_m' is not a key here: did you mean 'slo_ms'?"),
         ("slo_ms = 250", "slo_ms = 0", "slo_ms must be above 0"),
         ("slo_ms = 250", "", "slo_ms is missing"),
-        ("slo_ms = 250", "slo_ms = 250\njoule = -1", "flow.joule must be 0 to 1 right answers, not -1"),
+        ("slo_ms = 250", "slo_ms = 250\njoule = -1", "flow.joule must be 0 to 1000, not -1"),
         ("slo_ms = 250", "slo_ms = 250\njoule = 0.1", "flow.joule needs the watts of every variant"),
         ("slo_ms = 250", "slo_ms = 250\nwatts = -1", "watts must be 0 to 100000, not -1"),
         ("latency = [[1, 10.0]]", "latency = [[1, 10.0]]\nwatt = 3", "'watt' is not a key here: did you mean 'watts'?"),
