@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from arlo.catalog.flow import MAX_JOULE, MAX_WATTS
 from arlo.config.load import read_section
 from arlo.errors import ConfigError
 from arlo.simulator.scenario.sections import WorkloadSection
@@ -132,7 +133,7 @@ class TokenSpec:
         for rate, count in self.by_rate:
             if count not in tokens or not rate > 0:
                 raise ConfigError(f"by_rate: [queries per second, tokens], tokens of a variant, not [{rate}, {count}]")
-        for name in ("delta_ms", "eta_ms", "mu", "kappa", "initial_s", "switch_ms", "watts", "joule"):
+        for name in ("delta_ms", "eta_ms", "mu", "kappa", "initial_s", "switch_ms"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ConfigError(f"[tokens]: {name} must be at least 0")
         for name in ("window_s", "horizon_s", "share", "batch"):
@@ -140,8 +141,10 @@ class TokenSpec:
                 raise ConfigError(f"[tokens]: {name} must be above 0")
         if not 0 <= self.spread <= 1:
             raise ConfigError("[tokens]: spread must be from 0 to 1")
-        if not all(math.isfinite(watts) and watts >= 0 for watts in self.watts_of):
-            raise ConfigError("[[tokens.variant]]: watts must be at least 0")
+        if not all(0 <= watts <= MAX_WATTS for watts in (self.watts, *self.watts_of)):
+            raise ConfigError(f"[tokens]: watts must be 0 to {MAX_WATTS}, also of a variant")
+        if not 0 <= self.joule <= MAX_JOULE:
+            raise ConfigError(f"[tokens]: joule must be 0 to {MAX_JOULE}")
         if self.joule > 0 and not self.metered:
             raise ConfigError("[tokens]: joule needs the watts of every count: without them one would draw nothing")
 

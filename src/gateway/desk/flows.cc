@@ -181,20 +181,20 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
       bytes = ids->size() * sizeof(std::int64_t);
       all->of_ids(std::move(ids), flow.chunks);
     }
-    if (all->count > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
+    const auto refuse = [&](pipeline::DropReason reason) {
       FlowRoot none;
       none.state = state;
-      fail(call, bytes > flow.max_bytes ? too_large(flow) : fault_of(none, *row.flow, pipeline::DropReason::kFanout),
-           row.index, now, effects);
+      fail(call, bytes > flow.max_bytes ? too_large(flow) : fault_of(none, *row.flow, reason), row.index, now, effects);
+    };
+    if (all->count > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
+      refuse(pipeline::DropReason::kFanout);
       return;
     }
     // What is behind the entry is never refused for a full queue, so it is counted before.
     const double to_come = (state->core.roots() + static_cast<double>(all->count)) * (state->best.rows - 1);
     const auto stages = static_cast<double>(flow.stages.size());
     if (state->core.roots() > 0 && to_come > config_.dispatch().max_queued() * (stages - 1)) {
-      FlowRoot none;
-      none.state = state;
-      fail(call, fault_of(none, *row.flow, pipeline::DropReason::kOverload), row.index, now, effects);
+      refuse(pipeline::DropReason::kOverload);
       return;
     }
     row.flow->all = static_cast<std::int32_t>(all->count);

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from arlo.clock import monotonic_s
+from tests.fakes.gateway import Gateway
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.piped import (
@@ -31,6 +32,17 @@ PLACES = {"small": (0, 1), "large": (2, 3)}
 ONE_STAGE = {"topic": ("small", "large")}
 
 
+async def audited(gateway: Gateway, rows: int) -> Any:
+    """The statistics once so many rows have been audited, or left out."""
+
+    async def through() -> bool:
+        audit = (await gateway.stats(NAME)).audit
+        return audit.rows + audit.skipped + audit.failed == rows
+
+    await until(through, f"audits of {rows} rows", timeout_s=30)
+    return await gateway.stats(NAME)
+
+
 @pytest.mark.parametrize("honest", [False, True])
 async def test_rows_are_audited(workers: Workers, start: Any, honest: bool) -> None:
     """The labels of the most accurate variant are compared; three of four differ, which accuracies allow or do not."""
@@ -43,12 +55,7 @@ async def test_rows_are_audited(workers: Workers, start: Any, honest: bool) -> N
         for record in range(5):  # which are the most accurate one's already
             await gateway.infer(request_of([short(record)], ("logits",), pin="large"), timeout=20)
 
-        async def through() -> bool:
-            audit = (await gateway.stats(NAME)).audit
-            return audit.rows + audit.skipped + audit.failed == 200
-
-        await until(through, "audits of 200 rows", timeout_s=30)
-        stats = await gateway.stats(NAME)
+        stats = await audited(gateway, 200)
         audit = stats.audit
         assert audit.failed == 0
         assert audit.rows > 100
@@ -71,12 +78,7 @@ async def test_an_audit_goes_all_the_way(workers: Workers, start: Any) -> None:
         for record in range(60):
             await gateway.infer(request_of([short(record)], ("route",), pin="small"), timeout=20)
 
-        async def through() -> bool:
-            audit = (await gateway.stats(NAME)).audit
-            return audit.rows + audit.skipped + audit.failed == 60
-
-        await until(through, "audits of 60 rows", timeout_s=30)
-        stats = await gateway.stats(NAME)
+        stats = await audited(gateway, 60)
         assert stats.audit.failed == 0
         assert stats.pipeline[0].variants[1].answered == stats.audit.rows, "by the better variant"
 
