@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.client import AsyncClient, Result
-from arlo.client.errors import ClientError, InvalidRequestError
+from arlo.client.errors import ClientError, DeadlineExceededError, InvalidRequestError, UnavailableError
 from arlo.clock import monotonic_s
 from arlo.replay.outcomes import CODE_OF
 from arlo.replay.progress import ProgressHook, from_counts
@@ -24,11 +24,21 @@ from arlo.replay.sender import CONNECT_S, GRACE_S, PROGRESS_EVERY_S, Job, SendRe
 
 _TOO_MANY = 255  # error key when there are more distinct messages than fit
 _STOP_CHECK_S = 0.25
+_UNSENT: tuple[tuple[type[ClientError], str], ...] = (
+    (InvalidRequestError, "INVALID_ARGUMENT"),
+    (DeadlineExceededError, "DEADLINE_EXCEEDED"),
+    (UnavailableError, "UNAVAILABLE"),
+)
 
 
 def send(job: Job, *, on_progress: ProgressHook | None, stop: threading.Event) -> SendResult:
     """See arlo.replay.sender.Sender. Runs an event loop of its own: not callable from a coroutine."""
     return asyncio.run(_Run(job, on_progress, stop).run())
+
+
+def _unsent(error: ClientError) -> str:
+    """The status of a request that the client ended before it was sent."""
+    return next((code for kind, code in _UNSENT if isinstance(error, kind)), "INTERNAL")
 
 
 class _Run:
@@ -127,9 +137,8 @@ class _Run:
             self._finish(index, at_us, CODE_OF["CANCELLED"])
             raise
         except ClientError as error:
-            code = error.code or ("INVALID_ARGUMENT" if isinstance(error, InvalidRequestError) else "INTERNAL")
             self._records["error"][index] = self._key(str(error))
-            self._finish(index, at_us, CODE_OF[code])
+            self._finish(index, at_us, CODE_OF[error.code or _unsent(error)])
         else:
             self._finish(index, at_us, 0)
             self._keep(index, result)

@@ -373,7 +373,8 @@ def second_part(demo: Demo) -> list[str] | None:
         write_report(result, place / "report.html")
         lines.append(f"Emulated, {emulated.line(name, result)}.")
         demo.say("emulated", emulated.line(name, result))
-    doubt = emulated.doubt(times, results["padded to the longest"])
+    at_a_worker = demo.config.dispatch.inflight_limit
+    doubt = emulated.doubt(times, results["padded to the longest"], at_a_worker)
     if doubt:
         demo.say("emulated", doubt)
         lines.append(doubt)

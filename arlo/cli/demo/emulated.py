@@ -35,7 +35,7 @@ WAYS: dict[str, dict[int, int]] = {  # -> instances by length; none: every worke
     "by length": BY_LENGTH,
     "all lengths on each, in batches": {},
 }
-SLOW = 1.25  # execution over the table's time: above it the machine is too busy for an engine to keep its time
+SLOW = 1.25  # time at a worker over the table's: above it the machine is too busy for an engine to keep its time
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +120,17 @@ def line(name: str, result: ReplayResult) -> str:
     return f"{name}: {on_time}; {latency}{computed}"
 
 
-def doubt(times: Table, padded: ReplayResult) -> str:
-    """What to say where the machine was too busy for the engines to keep their times; empty otherwise."""
+def doubt(times: Table, padded: ReplayResult, at_a_worker: int) -> str:
+    """What to say where the machine was too busy for the engines to keep their times; empty otherwise.
+
+    at_a_worker: rows sent to one worker at a time (dispatch.inflight_limit); an overloaded worker always has them, so
+    a row's time there is that of all of them.
+    """
     took_ms = padded.summary.server.execute_ms
-    if took_ms is None or took_ms <= SLOW * times.latency_ms[-1]:
+    expected_ms = at_a_worker * times.latency_ms[-1]
+    if took_ms is None or took_ms <= SLOW * expected_ms:
         return ""
     return (
-        f"This machine is too busy for this part: an engine that answers after {digits(times.latency_ms[-1])} ms took "
+        f"This machine is too busy for this part: a worker that answers within {digits(expected_ms)} ms took "
         f"{digits(took_ms)} ms in the mean. Do not go by these two lines; run it again when the machine is quieter."
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,3 +146,15 @@ def test_emulated_engines_carry_the_rate_by_length_and_not_padded() -> None:
     assert sum(emulated.BY_LENGTH.values()) == sum(emulated.PADDED.values()) == emulated.WORKERS
     assert times.rate * by_length[ideal].mean() / 1000 < 0.8 * emulated.WORKERS
     assert times.rate * times.latency_ms[-1] / 1000 > 1.3 * emulated.WORKERS
+
+
+def test_a_full_worker_is_not_taken_for_a_busy_machine() -> None:
+    times = emulated.table()
+
+    def said(took_ms: float | None) -> str:
+        result: Any = SimpleNamespace(summary=SimpleNamespace(server=SimpleNamespace(execute_ms=took_ms)))
+        return emulated.doubt(times, result, 2)
+
+    assert said(None) == ""
+    assert said(2.05 * times.latency_ms[-1]) == ""  # behind one other row
+    assert "too busy" in said(3 * times.latency_ms[-1])
