@@ -483,12 +483,14 @@ class Pipeline:
         falls_back: Sequence[int] = [],
         follows_load: bool = False,
         energy: Sequence[float] = [],
+        joins: Sequence[tuple[int, int]] = [],
     ) -> None:
         """
         `stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: (from,
         to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.
         `falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price;
-        `energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none.
+        `energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none;
+        `joins`: (edge, stage) of edges that join what comes of one row of that stage.
         """
 
 class PipelinePlan:

@@ -127,7 +127,7 @@ class Shape(Numbers):
     def __init__(self, flow: Flow, outcomes: RowOutcomes | None = None) -> None:
         super().__init__(flow)
         self._outcomes = outcomes
-        self.edges = [edge for stage in self.order for edge in flow.out(stage) if flow.edges[edge].head is not None]
+        self.edges = [edge for edge in flow.in_order if flow.edges[edge].head is not None]
         self.accuracy = [path_accuracy(flow, stage, prefix, outcomes) for stage, prefix in self.node]
 
     def head(self, edge: int) -> int:
@@ -163,6 +163,11 @@ class Shape(Numbers):
             max_open=flow.max_children,
             falls_back=[at for at, edge in enumerate(self.edges) if flow.edges[edge].falls_back],
             follows_load=any(edge.when.follows for edge in flow.edges),
+            joins=[
+                (at, self.place[flow.index[flow.edges[edge].join]])
+                for at, edge in enumerate(self.edges)
+                if flow.edges[edge].join
+            ],
             energy=[flow.joule * variant.watts for stage in self.order for variant in flow.stages[stage].variants],
         )
 
@@ -183,6 +188,11 @@ class Shape(Numbers):
             spec = self.flow.edges[edge]
             tail = self.tail(edge)
             variants = range(len(self.flow.stages[tail].variants))
+            if spec.join:
+                head = self.flow.stages[self.order[self.head(edge)]]
+                take = [1 - self.flow.exit_share(tail, k) for k in variants]
+                found.append(("constant", take, [1.0] * len(take), [], 1, list(head.lengths) or [(1, 1.0)]))
+                continue
             rows = [min(spec.expand.factor[k if len(spec.expand.factor) > 1 else 0], spec.expand.max) for k in variants]
             take = [min(self.flow.factor(edge, k) / rows[k], 1.0) if rows[k] > 0 else 0.0 for k in variants]
             if spec.expand.kind not in (

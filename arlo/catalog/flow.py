@@ -1,4 +1,5 @@
-"""A flow as data: a rooted tree of stages that answers as one model (Loki, HPDC'24, section 2.1 and Table 1).
+"""A flow as data: a rooted tree of stages that answers as one model (Loki, HPDC'24, section 2.1 and Table 1). Beyond
+the paper its branches may join: then the first edge to a stage is the tree's.
 
 A row enters at the *entry* stage. Each stage has variants: ways to do its task, of other accuracy and latency. An
 *edge* turns what a stage answered for one row into zero or more rows of the next stage, or into an *exit*. How many
@@ -267,6 +268,8 @@ class FlowEdge:
     hop_ms: float = 0.0
     combine: Combine = "product"  # how the accuracy of a path goes on: product; last: the head answers anew
     weights: tuple[float, ...] = ()  # of combine weighted: of the answers so far and of the head's
+    # A row of the head is made of all rows that come here, by all its edges, of one row of this stage. Empty: of each.
+    join: str = ""
 
     def __post_init__(self) -> None:
         _need(math.isfinite(self.hop_ms) and self.hop_ms >= 0, "hop_ms must be at least 0")
@@ -277,6 +280,13 @@ class FlowEdge:
 
         many = self.expand.kind not in ("same", "prune")
         _need(self.combine == "product" or not many, "answer goes with rows that become one row: expand same or prune")
+        plain = (self.when, self.combine) == (Guard(), "product") and dataclasses.replace(
+            self.expand, inputs=()
+        ) == Expand()
+        _need(
+            not self.join or (self.head is not None and plain),
+            "join takes all that comes: no when, no answer, of expand only inputs; put them on the edges before",
+        )
 
     @property
     def falls_back(self) -> bool:
@@ -352,14 +362,19 @@ class Flow:
                 )
         heads = [edge.head for edge in self.edges if edge.head is not None]
         for name in names:
-            _need(heads.count(name) <= 1, f"stage {name!r} is reached by {heads.count(name)} edges; a flow is a tree")
+            joins = {edge.join for edge in self.edges if edge.head == name}
+            _need(
+                heads.count(name) <= 1 or (len(joins) == 1 and joins != {""}),
+                f"stage {name!r} is reached by {heads.count(name)} edges: several lead to a stage only where all of"
+                " them join the rows of one stage before them: join = STAGE",
+            )
         roots = [name for name in names if name not in heads]
         entry = entries[0] if entries else roots[0] if len(roots) == 1 else None
         _need(entry is not None, "say which stage is the entry: entry = true")
         for name in names:
             _need(
                 (name == entry) == (name not in heads),
-                f"stage {name!r} is reached by {heads.count(name)} edges; the entry {entry!r} by 0, all others by 1",
+                f"stage {name!r} is reached by {heads.count(name)} edges; the entry {entry!r} by 0, all others by one",
             )
         reached: set[str] = set()
         todo = [entry]
@@ -369,6 +384,43 @@ class Flow:
                 reached.add(at)
                 todo += [edge.head for edge in self.edges if edge.tail == at]
         _need(len(reached) == len(names), f"stage {sorted(set(names) - reached)[:1]} is not reached from the entry")
+        _need(len(self.order) == len(names), "the edges lead round in a circle")
+        for i, edge in enumerate(self.edges):
+            if edge.join:
+                self._check_join(i)
+
+    def _check_join(self, number: int) -> None:
+        edge = self.edges[number]
+        assert edge.head is not None
+        where, tail = f"edge {edge.name}: join", self.index[edge.tail]
+        _need(edge.join in self.index, f"{where} names no stage: {edge.join!r}; known: {', '.join(self.index)}")
+        before = self._comes_of(tail)
+        _need(
+            self.index[edge.join] in before,
+            f"{where} must be a stage that all rows of {edge.tail!r} come of, not {edge.join!r}; it is one of: "
+            + (", ".join(self.stages[i].name for i in before) or "none, for it is the entry"),
+        )
+        first = self.of_tree(number)
+        _need(
+            first or len(self.out(tail)) == 1,
+            f"edge {edge.name}: only the tail of the first edge to {edge.head!r} may have other edges",
+        )
+        between = [self.parent_edge[i] for i in self.line(tail)]
+        inside = between[self.line(tail).index(self.index[edge.join]) + 1 :]
+        for each in inside:
+            _need(
+                each is None or not self.edges[each].falls_back,
+                f"edge {edge.name}: what is joined cannot have an edge with an answer on its way",
+            )
+
+    def _comes_of(self, stage: int) -> tuple[int, ...]:
+        """Stages of which each row of this one comes of one row, from the entry on; what was joined of the fork's."""
+        by = self.parent_edge[stage]
+        if by is None:
+            return ()
+        edge = self.edges[by]
+        before = self.index[edge.join or edge.tail]
+        return (*self._comes_of(before), before)
 
     def _check_edges(self, stage: int) -> None:
         count = len(self.stages[stage].variants)
@@ -415,15 +467,29 @@ class Flow:
     @functools.cached_property
     def parent_edge(self) -> tuple[int | None, ...]:
         """Of each stage: number of the edge that leads there; None: the entry."""
-        found = {edge.head: i for i, edge in enumerate(self.edges) if edge.head is not None}
+        found: dict[str, int] = {}
+        for i, edge in enumerate(self.edges):
+            if edge.head is not None:
+                found.setdefault(edge.head, i)
         return tuple(found.get(stage.name) for stage in self.stages)
+
+    def of_tree(self, edge: int) -> bool:
+        """Whether rows come to its head by it, or beside those of the first edge there, which it joins."""
+        head = self.edges[edge].head
+        return head is not None and self.parent_edge[self.index[head]] == edge
 
     @functools.cached_property
     def order(self) -> tuple[int, ...]:
         """Stages, parents before children, children in the order of their edges."""
-        found, todo = [], [self.entry]
+        found: list[int] = []
+        todo = [self.entry]
+        tails = {stage.name: {edge.tail for edge in self.edges if edge.head == stage.name} for stage in self.stages}
         while todo:
-            stage = todo.pop(0)
+            done = {self.stages[i].name for i in found}
+            stage = next((i for i in todo if tails[self.stages[i].name] <= done), None)
+            if stage is None:
+                break
+            todo.remove(stage)
             found.append(stage)
             todo += self.children(stage)
         return tuple(found)
@@ -432,9 +498,15 @@ class Flow:
         """Numbers of a stage's edges, exits too, in the order of the file."""
         return tuple(i for i, edge in enumerate(self.edges) if edge.tail == self.stages[stage].name)
 
+    @functools.cached_property
+    def in_order(self) -> tuple[int, ...]:
+        """Numbers of all edges, stage by stage, as the core has them: of those to one stage the tree's comes first."""
+        each = [i for stage in self.order for i in self.out(stage)]
+        return tuple(sorted(each, key=lambda i: self.edges[i].head is not None and not self.of_tree(i)))
+
     def children(self, stage: int) -> tuple[int, ...]:
-        """Stages that come next, in the order of their edges."""
-        heads = (self.edges[i].head for i in self.out(stage))
+        """Stages that come next in the tree, in the order of their edges."""
+        heads = (self.edges[i].head for i in self.out(stage) if self.of_tree(i))
         return tuple(self.index[head] for head in heads if head is not None)
 
     def line(self, stage: int) -> tuple[int, ...]:
@@ -452,11 +524,36 @@ class Flow:
         return math.fsum(_of(edge.when.share, variant) for edge in out if edge.head is None)
 
     def factor(self, edge: int, variant: int) -> float:
-        """Mean rows at the head for a row that this variant of the tail answered: share x rows, never above max."""
+        """Mean rows at the head for a row that this variant of the tail answered: share x rows, never above max. Where
+        rows join, what the means of the stages before make of it."""
         found = self.edges[edge]
+        if found.join:
+            return self._joined(edge)
         tail = self.index[found.tail]
         share = _of(found.when.share, variant) if found.when.share else max(1 - self.exit_share(tail, variant), 0.0)
         return share * min(_of(found.expand.factor, variant), found.expand.max)
+
+    def _joined(self, edge: int) -> float:
+        """Rows of a head for a row that comes by this edge: one for each row of the fork, where that has any. All
+        counts for the first edge."""
+        if not self.of_tree(edge):
+            return 0.0
+        head = self.edges[edge].head
+        come = {i: self._parts(i) for i, each in enumerate(self.edges) if each.head == head}
+        return min(math.fsum(come.values()), 1.0) / come[edge] if come[edge] > 0 else 0.0
+
+    def _parts(self, edge: int) -> float:
+        """Rows that come by an edge that joins of one row of the fork: means over the variants."""
+        found = self.edges[edge]
+        line = self.line(self.index[found.tail])
+        rows = 1.0
+        for stage in line[line.index(self.index[found.join]) + 1 :]:
+            by = self.parent_edge[stage]
+            assert by is not None
+            count = len(self.stages[self.index[self.edges[by].tail]].variants)
+            rows *= math.fsum(self.factor(by, k) for k in range(count)) / count
+        tail = self.stages[line[-1]].variants
+        return rows * (1 - math.fsum(self.exit_share(line[-1], k) for k in range(len(tail))) / len(tail))
 
     def prefixes(self, stage: int) -> Iterator[Prefix]:
         """All choices of variants from the entry to a stage, in order."""

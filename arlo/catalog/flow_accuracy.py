@@ -6,6 +6,8 @@ a path), on the rows that come that way and end there: those that are sure end e
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,6 +40,24 @@ def path_accuracy(flow: Flow, stage: int, prefix: Prefix, outcomes: RowOutcomes 
     return accuracy
 
 
+def planned_accuracy(flow: Flow, stage: int, prefix: Prefix, outcomes: RowOutcomes | None = None) -> float:
+    """The same for a plan: where rows of the stage join those of another branch, of which the head's variants are
+    chosen, times what the best of these leave."""
+    return path_accuracy(flow, stage, prefix, outcomes) * joined_accuracy(flow, stage)
+
+
+def joined_accuracy(flow: Flow, stage: int) -> float:
+    """Mean over the exits behind a stage's edge that joins another branch's, by the best variants; 1: it has none."""
+    heads = [flow.edges[i].head for i in flow.out(stage) if flow.edges[i].join and not flow.of_tree(i)]
+    return math.prod(_best(flow, flow.index[head]) for head in heads if head is not None)
+
+
+def _best(flow: Flow, stage: int) -> float:
+    own = max(flow.stages[stage].accuracy(k) for k in range(len(flow.stages[stage].variants)))
+    behind = [_best(flow, child) for child in flow.children(stage)]
+    return own * (math.fsum(behind) / len(behind) if behind else joined_accuracy(flow, stage))
+
+
 def _counted(flow: Flow, line: tuple[int, ...], prefix: Prefix, outcomes: RowOutcomes) -> float | None:
     """On the recorded rows; None: some variant was not recorded."""
     found = way(flow, line, prefix, outcomes)
@@ -48,7 +68,11 @@ def way(
     flow: Flow, line: tuple[int, ...], prefix: Prefix, outcomes: RowOutcomes
 ) -> tuple[Way, NDArray[np.bool_]] | None:
     """What the variants of a way answer together on each recorded row, and which rows [rows] come that way and end
-    there; all, where that was not recorded, or none do. None: some variant was not recorded."""
+    there; all, where that was not recorded, or none do. None: some variant was not recorded, or rows join on the way,
+    which then are not those that were recorded."""
+    ways = [flow.parent_edge[i] for i in line]
+    if any(edge is not None and flow.edges[edge].join for edge in ways):
+        return None
     keys = [(flow.stages[i].name, flow.stages[i].variants[k].name) for i, k in zip(line, prefix, strict=True)]
     if not keys or any(key not in outcomes.correct for key in keys):
         return None

@@ -32,7 +32,7 @@ _VARIANT = {
     "tokens", "temperature", "task_accuracy", "bins", "bin_accuracy", "watts",
 }  # fmt: skip
 _BATCH = {"max", "wait_ms", "same_utility"}
-_EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}
+_EDGE = {"from", "to", "when", "expand", "hop_ms", "answer", "join"}
 _WHEN = {"score", "at_least", "below", "label_in", "share"}
 _EXPAND = {
     "kind", "output", "max", "factor", "distribution", "counts", "window", "stride", "inputs", "alpha", "min_words",
@@ -208,7 +208,7 @@ def _from_manifest(folder: Path, where: str, *, measured: bool) -> dict[str, Any
 def _edge(raw: Mapping[str, Any], variants: Mapping[str, list[str]]) -> FlowEdge:
     where = f"[[flow.edge]] {raw.get('from', '')}>{raw.get('to', '')}"
     _known(raw, _EDGE, where)
-    values = _taken(raw, where, {"from": str, "to": str, "hop_ms": float}, required=("from", "to"))
+    values = _taken(raw, where, {"from": str, "to": str, "hop_ms": float, "join": str}, required=("from", "to"))
     tail, head = values.pop("from"), values.pop("to")
     names = variants.get(tail, [])
     if "when" in raw:

@@ -293,7 +293,9 @@ def _pipeline(stats: Any, deployment: Any) -> Any:
         numeric = column in ("rows", "answered", "ended there", "rerouted")
         table.add_column(column, justify="right" if numeric else "left")
     known = next((each for each in deployment.pipelines if each.name == stats.model), None)
-    parent = {edge.to: getattr(edge, "from") for edge in known.edges if edge.to >= 0} if known is not None else {}
+    parent = (
+        {edge.to: getattr(edge, "from") for edge in reversed(known.edges) if edge.to >= 0} if known is not None else {}
+    )
     for number, stage in enumerate(stats.pipeline):
         depth, at = 0, number
         while at in parent:
@@ -371,7 +373,7 @@ def _plan(pipeline: Any, deployment: Any) -> str:
         + (f", utilisation {plan.utilisation:.3g}" if plan.utilisation else "")
         + "".join(f"\n  {text}" for text in (plan.note, plan.reason) if text)
     ]
-    parent = {edge.to: getattr(edge, "from") for edge in pipeline.edges if edge.to >= 0}
+    parent = {edge.to: getattr(edge, "from") for edge in reversed(pipeline.edges) if edge.to >= 0}
     shares, at, prefixes = list(plan.share), 0, list[int]()
     for number, stage in enumerate(pipeline.stages):
         count = len(stage.variants)

@@ -51,7 +51,8 @@ Enum named(const std::string& name, std::initializer_list<const char*> names) {
 Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
           const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
           const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
-          bool follows_load, const std::vector<double>& energy) {
+          bool follows_load, const std::vector<double>& energy,
+          const std::vector<std::pair<std::int32_t, std::int32_t>>& joins) {
   Spec made;
   std::size_t number = 0;
   for (const auto& variants : stages) {
@@ -69,6 +70,7 @@ Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<E
   made.on_drop = named<OnDrop>(on_drop, {"fail", "partial"});
   made.max_open = max_open;
   for (const std::int32_t e : falls_back) made.edges.at(static_cast<std::size_t>(e)).falls_back = true;
+  for (const auto& [e, fork] : joins) made.edges.at(static_cast<std::size_t>(e)).join = fork;
   made.follows_load = follows_load;
   validate(made);
   return made;
@@ -123,18 +125,21 @@ void bind(nb::module_& m) {
           [](Spec* self, const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
              const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
              const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
-             bool follows_load, const std::vector<double>& energy) {
-            new (self)
-                Spec(spec(stages, edges, accuracy, router, drop, on_drop, max_open, falls_back, follows_load, energy));
+             bool follows_load, const std::vector<double>& energy,
+             const std::vector<std::pair<std::int32_t, std::int32_t>>& joins) {
+            new (self) Spec(spec(stages, edges, accuracy, router, drop, on_drop, max_open, falls_back, follows_load,
+                                 energy, joins));
           },
           "stages"_a, "edges"_a, nb::kw_only(), "accuracy"_a = std::vector<double>{}, "router"_a = "price",
           "drop"_a = "slack", "on_drop"_a = "fail", "max_open"_a = 1 << 16,
           "falls_back"_a = std::vector<std::int32_t>{}, "follows_load"_a = false, "energy"_a = std::vector<double>{},
+          "joins"_a = std::vector<std::pair<std::int32_t, std::int32_t>>{},
           "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: "
           "(from,\n"
           "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.\n"
           "`falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price;\n"
-          "`energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none.");
+          "`energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none;\n"
+          "`joins`: (edge, stage) of edges that join what comes of one row of that stage.");
   nb::class_<Plan>(m, "PipelinePlan", "What a planner says of a pipeline: src/flow/pipeline/spec.h.")
       .def(
           "__init__",

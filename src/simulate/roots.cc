@@ -125,8 +125,8 @@ bool Roots::recorded_edges(Slot root, VisitId visit) {
 }
 
 // An answer that counts, of this part of its root's worth.
-void Roots::count_leaf(Slot root, flow::pipeline::Node node, double part, TimeNs now) {
-  double right = pipeline_.tree().accuracy(node);
+void Roots::count_leaf(Slot root, flow::pipeline::Node node, double accuracy, double part, TimeNs now) {
+  double right = accuracy;
   if (given_.rows) {
     right = this->right(root, node) ? 1 : 0;
     share_[root].served += part;
@@ -156,8 +156,8 @@ std::int32_t Roots::children(const Pipeline::Edge& edge, std::size_t variant, st
   return one_of_two(drawn * mean * size / all, even(mixed(luck)));
 }
 
-std::int32_t Roots::length(const Pipeline::Edge& edge, const Request& parent, std::uint64_t luck) const {
-  if (edge.lengths.empty()) return parent.length;
+std::int32_t Roots::length(const Pipeline::Edge& edge, std::int32_t parent, std::uint64_t luck) const {
+  if (edge.lengths.empty()) return parent;
   double all = 0;
   for (const auto& [length, share] : edge.lengths) all += share;
   double left = even(mixed(luck + 2)) * all;
@@ -199,29 +199,37 @@ void Roots::answered(Slot slot, TimeNs now) {
   const double u = even(mixed(request.luck));
   const bool recorded = recorded_edges(request.root, visit);
   const double exits = given_.exits.empty() || recorded ? 0 : given_.exits[static_cast<std::size_t>(stage)][variant];
-  for (const auto& out : tree.stage(stage).out) {
-    if (u < exits) break;
+  const auto take = [&](const auto& out) {
     const Pipeline::Edge& edge = given_.edges[static_cast<std::size_t>(out.edge)];
     const std::uint64_t luck = mixed(request.luck + static_cast<std::uint64_t>(out.edge) + 1);
     if (recorded) {
-      if (std::find(taken_.begin(), taken_.end(), out.edge) == taken_.end()) continue;
-    } else if (edge.take[variant] < 1 && even(mixed(luck + 1)) * (1 - exits) >= edge.take[variant])
-      continue;
-    const std::int32_t count = std::min(children(edge, variant, luck), edge.max);
-    if (count == 0) continue;
-    made_.push_back({out.edge, length(edge, request, luck), count, request.luck});
+      if (std::find(taken_.begin(), taken_.end(), out.edge) == taken_.end()) return;
+    } else if (edge.take[variant] < 1 && even(mixed(luck + 1)) * (1 - exits) >= edge.take[variant]) {
+      return;
+    }
+    const bool joins = given_.spec.edges[static_cast<std::size_t>(out.edge)].join >= 0;
+    const std::int32_t count = joins ? 1 : std::min(children(edge, variant, luck), edge.max);
+    if (count == 0) return;
+    made_.push_back({out.edge, joins ? 1 : length(edge, request.length, luck), count, request.luck});
+  };
+  if (u >= exits) {
+    for (const auto& out : tree.stage(stage).out) take(out);
+    for (const auto& out : tree.stage(stage).beside) take(out);
   }
   auto& made = totals.made[static_cast<std::size_t>(tree.stage(stage).first_variant) + variant];
   ++made.answered;
   made.ended += made_.empty() ? 1 : 0;
-  for (const auto& one : made_)
-    made.children[static_cast<std::size_t>(one.edge)] += static_cast<std::uint64_t>(one.count);
+  for (const auto& one : made_) {
+    const auto e = static_cast<std::size_t>(one.edge);
+    if (given_.spec.edges[e].join < 0) made.children[e] += static_cast<std::uint64_t>(one.count);
+  }
   if (made_.empty()) {
-    count_leaf(request.root, pipeline_.node(visit), pipeline_.worth(visit), now);
+    count_leaf(request.root, pipeline_.node(visit), pipeline_.accuracy(visit), pipeline_.worth(visit), now);
   } else if (given_.rows) {
     double ends = 1;  // of its worth, what no edge took
     for (const auto& one : made_) {
       for (const auto& out : tree.stage(stage).out) ends -= out.edge == one.edge ? out.weight : 0;
+      for (const auto& out : tree.stage(stage).beside) ends -= out.edge == one.edge ? out.weight : 0;
     }
     Share& share = share_[request.root];
     share.served += std::max(ends, 0.0) * pipeline_.worth(visit);
@@ -271,6 +279,9 @@ void Roots::walk(TimeNs now) {
       case Step::Kind::kEnter:
         enter(step, now);
         break;
+      case Step::Kind::kJoin:
+        join(step, now);
+        break;
       case Step::Kind::kCancel: {
         const Slot slot = slot_of_visit_[step.visit];
         requests_[slot].visit = kNone;  // where it runs, its slot is free when it is through
@@ -280,7 +291,7 @@ void Roots::walk(TimeNs now) {
       case Step::Kind::kDrop: {
         Request& root = requests_[static_cast<Slot>(step.tag)];
         if (step.falls_back) {
-          count_leaf(static_cast<Slot>(step.tag), step.node, step.utility, now);
+          count_leaf(static_cast<Slot>(step.tag), step.node, pipeline_.tree().accuracy(step.node), step.utility, now);
           totals.fell_back += root.arrived >= warmup_ ? 1 : 0;
           break;
         }
@@ -293,6 +304,15 @@ void Roots::walk(TimeNs now) {
         break;
     }
   }
+}
+
+void Roots::join(const Step& step, TimeNs now) {
+  std::uint64_t luck = 0;  // whichever part came last
+  for (const auto& part : pipeline_.parts(step.visit)) luck += mixed(part.tag);
+  const auto tail = given_.spec.edges[static_cast<std::size_t>(step.edge)].from;
+  const auto first = static_cast<std::size_t>(pipeline_.tree().stage(tail).first_variant);
+  ++totals.made[first].children[static_cast<std::size_t>(step.edge)];
+  pipeline_.joined(step.visit, length(given_.edges[static_cast<std::size_t>(step.edge)], 1, luck), luck, now);
 }
 
 void Roots::enter(const Step& step, TimeNs now) {

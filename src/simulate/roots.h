@@ -45,16 +45,17 @@ class Roots {
  private:
   void walk(TimeNs now);
   void enter(const flow::pipeline::Step& step, TimeNs now);
+  void join(const flow::pipeline::Step& step, TimeNs now);
   void exit(const flow::pipeline::Step& step);
   void check_rows() const;
-  void count_leaf(Slot root, flow::pipeline::Node node, double part, TimeNs now);
+  void count_leaf(Slot root, flow::pipeline::Node node, double accuracy, double part, TimeNs now);
   // Of its root's recorded row.
   [[nodiscard]] std::size_t row(Slot root) const;
   [[nodiscard]] bool right(Slot root, flow::pipeline::Node node) const;
   // Which edges a visit takes, by number among those of its stage, by what was recorded; false: nothing was.
   bool recorded_edges(Slot root, flow::pipeline::VisitId visit);
   [[nodiscard]] std::int32_t children(const Pipeline::Edge& edge, std::size_t variant, std::uint64_t luck) const;
-  [[nodiscard]] std::int32_t length(const Pipeline::Edge& edge, const Request& parent, std::uint64_t luck) const;
+  [[nodiscard]] std::int32_t length(const Pipeline::Edge& edge, std::int32_t parent, std::uint64_t luck) const;
   // The visit of a slot, which has none from now on.
   flow::pipeline::VisitId leave(Slot slot);
   [[nodiscard]] bool counts(Slot root) const { return requests_[root].arrived >= warmup_; }

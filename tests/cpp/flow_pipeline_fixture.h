@@ -64,12 +64,21 @@ class Rig {
       return;
     }
     std::vector<Children> children;
-    const auto& out = pipeline->tree().stage(pipeline->stage(run.visit)).out;
-    for (std::size_t i = 0; i < std::min(counts.size(), out.size()); ++i)
-      children.push_back({out[i].edge, 10, counts[i]});
+    first_part = parts;
+    finishing = run.visit;
+    const auto& stage = pipeline->tree().stage(pipeline->stage(run.visit));
+    auto out = stage.out;
+    out.insert(out.end(), stage.beside.begin(), stage.beside.end());
+    for (std::size_t i = 0; i < std::min(counts.size(), out.size()); ++i) {
+      const bool joins = pipeline->spec().edges[at(out[i].edge)].join >= 0;
+      children.push_back({out[i].edge, 10, joins ? std::min(counts[i], 1) : counts[i], parts});
+      if (joins && counts[i] > 0) to_join[parts] = roots[run.tag];
+      ++parts;
+    }
     visits[run.tag] = kNone;
     pipeline->finish(run.visit, children, now);
     walk();
+    finishing = kNone;
   }
 
   void expire() {
@@ -119,10 +128,15 @@ class Rig {
     std::uint64_t tag;
   };
   std::map<dispatch::InstanceId, Run> running;
-  std::uint64_t started = 0;   // of these, all have finished, were lost, or run
-  std::uint64_t finished = 0;  //
-  std::uint64_t lost = 0;      //
-  std::uint64_t too_late = 0;  // starts after the deadline
+  std::uint64_t started = 0;                       // of these, all have finished, were lost, or run
+  std::uint64_t finished = 0;                      //
+  std::uint64_t lost = 0;                          //
+  std::uint64_t too_late = 0;                      // starts after the deadline
+  std::uint64_t parts = 0;                         // tags of children so far
+  std::map<std::uint64_t, std::uint64_t> to_join;  // of these, parts that no row was made of yet: tag of their root
+  std::uint64_t joined = 0;
+  bool joins_fail = false;  // rows cannot be made
+  bool unsound = false;     // a part went into two rows, or into that of another root, or into none
 
  private:
   void choose_again() {
@@ -150,12 +164,41 @@ class Rig {
 
   void carry_out(const Step& step) {
     steps.push_back(step);
-    if (step.kind == Step::Kind::kEnter) {
+    const bool first = step.visit == std::exchange(finishing, kNone);
+    if (step.kind == Step::Kind::kJoin) {
+      const auto made_of = pipeline->parts(step.visit);
+      unsound = unsound || made_of.empty();
+      for (const auto& part : made_of) {
+        const auto found = to_join.find(part.tag);
+        unsound = unsound || found == to_join.end() || found->second != step.tag ||
+                  pipeline->spec().edges[at(part.edge)].to != step.stage;
+        if (found != to_join.end()) to_join.erase(found);
+      }
+      ++joined;
+      if (joins_fail) {
+        pipeline->failed(step.visit, now);
+      } else {
+        pipeline->joined(step.visit, 10, 0, now);
+      }
+    } else if (step.kind == Step::Kind::kDrop) {
+      // For its budget, or too many children: then nothing has come of it.
+      if (first) to_join.erase(to_join.lower_bound(first_part), to_join.end());
+    } else if (step.kind == Step::Kind::kExit) {
+      for (auto part = to_join.begin(); part != to_join.end();) {
+        if (part->second != step.tag) {
+          ++part;
+          continue;
+        }
+        unsound = unsound || !step.failed;
+        part = to_join.erase(part);
+      }
+    } else if (step.kind == Step::Kind::kEnter) {
       const auto tag = static_cast<dispatch::Tag>(visits.size());
       visits.push_back(step.visit);
       handles.push_back(kNone);
       deadlines.push_back(step.deadline);
       variants.push_back(step.variant);
+      roots.push_back(step.tag);
       tag_of[step.visit] = tag;
       const auto admitted = scheduler.arrive(tag,
                                              {.length = step.length,
@@ -197,10 +240,13 @@ class Rig {
 
   bool more = false;
   bool retries_ = false;
+  VisitId finishing = kNone;  // until the next step
+  std::uint64_t first_part = 0;
   std::vector<VisitId> visits;  // by the scheduler's tag; kNone: it has ended
   std::vector<dispatch::RequestHandle> handles;
   std::vector<TimeNs> deadlines;
   std::vector<dispatch::VariantId> variants;
+  std::vector<std::uint64_t> roots;
   std::map<VisitId, std::uint64_t> tag_of;
 };
 
@@ -213,7 +259,7 @@ struct Journeys {
     spec.drop = static_cast<Drop>(random() % 5);
     spec.on_drop = static_cast<OnDrop>(random() % 2);
     spec.max_open = random() % 2 == 0 ? 8 : 100;
-    const auto stages = static_cast<std::int32_t>(1 + random() % 4);
+    const auto stages = static_cast<std::int32_t>(1 + random() % 7);
     std::uint16_t id = 0;
     for (std::int32_t s = 0; s < stages; ++s) {
       spec.stages.emplace_back();
@@ -227,11 +273,40 @@ struct Journeys {
       spec.edges.back().factor.assign(spec.stages[from].variants.size(), 1.5);
       spec.edges.back().falls_back = random() % 3 == 0;
     }
+    if (random() % 2 == 0) join_some(spec);
     rig = std::make_unique<Rig>(spec, random() % 2 == 0 ? dispatch::Batching::kOne : dispatch::Batching::kFill);
     for (std::size_t v = 0; v < id; ++v) {
       if (random() % 4 != 0) workers.push_back(rig->join(v));
     }
     plan(1);
+  }
+
+  // Some edges join what comes of an earlier stage, and others lead to the same head.
+  void join_some(Spec& spec) {
+    const auto kept = [&](const Spec& tried) {
+      try {
+        validate(tried);
+        spec = tried;
+      } catch (const std::invalid_argument&) {
+        return false;
+      }
+      return true;
+    };
+    for (std::size_t e = 0, all = spec.edges.size(); e < all; ++e) {
+      const auto tail = static_cast<std::uint64_t>(spec.edges[e].from);
+      if (tail == 0 || random() % 3 == 0) continue;
+      Spec tried = spec;
+      tried.edges[e].join = static_cast<std::int32_t>(random() % tail);
+      for (auto& edge : tried.edges) edge.falls_back = edge.falls_back && random() % 4 == 0;
+      if (!kept(tried)) continue;
+      for (std::int32_t other = 1; other < spec.edges[e].to; ++other) {
+        if (other == spec.edges[e].from) continue;
+        tried = spec;
+        const auto factor = std::vector<double>(spec.stages[at(other)].variants.size(), 0);
+        tried.edges.push_back({other, spec.edges[e].to, factor, 0, false, spec.edges[e].join});
+        kept(tried);
+      }
+    }
   }
 
   void plan(std::uint64_t seed) {
@@ -268,6 +343,7 @@ struct Journeys {
 
   // No more arrivals, and workers for everything: all that is open ends. False: it does not.
   bool end() {
+    rig->joins_fail = false;
     for (std::size_t v = 0; v < rig->runtimes.size(); ++v) rig->join(v);
     for (int i = 0; i < 100'000 && rig->pipeline->roots() > 0; ++i) {
       rig->now += kMs;
@@ -285,7 +361,7 @@ struct Journeys {
       if (times != 1) return false;
     }
     const auto open_roots = static_cast<std::uint64_t>(rig->pipeline->roots());
-    return exited.size() + open_roots == arrived && rig->too_late == 0 &&
+    return exited.size() + open_roots == arrived && rig->too_late == 0 && !rig->unsound &&
            rig->started == rig->finished + rig->lost + rig->running.size();
   }
 
@@ -294,7 +370,9 @@ struct Journeys {
     if (random() % 2 == 0 && !rig->running.empty()) {
       auto at = rig->running.begin();
       std::advance(at, static_cast<std::ptrdiff_t>(random() % rig->running.size()));
-      rig->finish(at->first, {static_cast<std::int32_t>(random() % 4), static_cast<std::int32_t>(random() % 2)});
+      rig->joins_fail = random() % 16 == 0;
+      rig->finish(at->first, {static_cast<std::int32_t>(random() % 4), static_cast<std::int32_t>(random() % 2),
+                              static_cast<std::int32_t>(random() % 2)});
     } else if (random() % 10 == 0) {
       rig->expire();
     } else if (random() % 20 == 0 && !open.empty()) {

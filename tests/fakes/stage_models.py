@@ -3,6 +3,8 @@
 cut:  page (BYTES) -> count; of each part between bars a strip (BYTES, each letter twice), and its place
 sum:  strip (rows, letters, 2 UINT8), place, page -> total, echo (BYTES: page#place#letters), logits of even or odd
 best: label, score -> said (FP32: label and score)
+size: page -> total (letters), echo (BYTES: page#size)
+all:  total (rows, parts, 1 INT64), echo (BYTES: a line of each part) -> lines, sum, text (the lines again)
 tag:  input_ids, attention_mask -> tags of each token: id % 3 is the likeliest
 Pages that begin with ! make `cut` answer nonsense: see _cut.
 """
@@ -72,6 +74,21 @@ class TritonPythonModel:
     def _best(self, request: Any) -> Any:
         label, score = _of(request, "label"), _of(request, "score")
         return _answer(said=np.concatenate([label, score], 1).astype(np.float32))
+
+    def _size(self, request: Any) -> Any:
+        pages = [bytes(page) for page in _of(request, "page").reshape(-1)]
+        return _answer(
+            total=np.asarray([len(page) for page in pages], np.int64).reshape(-1, 1),
+            echo=np.asarray([*(page + b"#size" for page in pages), b""], np.object_)[:-1].reshape(-1, 1),
+        )
+
+    def _all(self, request: Any) -> Any:
+        texts = _of(request, "echo").reshape(-1)
+        return _answer(
+            lines=np.asarray([bytes(text).count(b"\n") + 1 for text in texts], np.int32).reshape(-1, 1),
+            sum=_of(request, "total").sum((1, 2)).reshape(-1, 1),
+            text=np.asarray([*texts, b""], np.object_)[:-1].reshape(-1, 1),
+        )
 
     def _tag(self, request: Any) -> Any:
         return _answer(tags=np.eye(3, dtype=np.float32)[_of(request, "input_ids") % 3])

@@ -45,7 +45,7 @@ dims = [4]
 """
 SUM = """\
 [model]
-name = "sum"
+name = "{name}"
 files = {{"model.py" = "{code}"}}
 max_batch = 8
 max_length = 16
@@ -99,6 +99,57 @@ dims = [1]
 name = "said"
 datatype = "FP32"
 dims = [2]
+"""
+SIZE = """\
+[model]
+name = "size"
+files = {{"model.py" = "{code}"}}
+max_batch = 4
+latency = [[1, 1, 5], [1, 4, 10]]
+[parameters]
+kind = "size"
+[[input]]
+name = "page"
+datatype = "BYTES"
+dims = [1]
+[[output]]
+name = "total"
+datatype = "INT64"
+dims = [1]
+[[output]]
+name = "echo"
+datatype = "BYTES"
+dims = [1]
+"""
+ALL = """\
+[model]
+name = "all"
+files = {{"model.py" = "{code}"}}
+max_batch = 4
+max_length = 64
+latency = [[64, 1, 5], [64, 4, 10]]
+[parameters]
+kind = "all"
+[[input]]
+name = "total"
+datatype = "INT64"
+dims = [-1, 1]
+[[input]]
+name = "echo"
+datatype = "BYTES"
+dims = [1]
+[[output]]
+name = "lines"
+datatype = "INT32"
+dims = [1]
+[[output]]
+name = "sum"
+datatype = "INT64"
+dims = [1]
+[[output]]
+name = "text"
+datatype = "BYTES"
+dims = [1]
 """
 
 

@@ -121,6 +121,8 @@ def _stages(path: Path, chosen: dict[str, str]) -> tuple[str, list[dict[str, Any
     message = proto.message("Pipeline")()
     fill_pipeline(message, config, tuple(manifests))
     for edge in flow.edges:
+        if edge.join:
+            raise ConfigError(f"edge {edge.name}: joins are not exported")
         if edge.head is not None and edge.expand.kind not in ("same", "chunks"):
             raise ConfigError(f"edge {edge.name}: expand.kind = {edge.expand.kind!r} is not exported: same, chunks")
     unknown = set(chosen) - {stage.name for stage in flow.stages}

@@ -131,11 +131,11 @@ def _picture(plan: FlowPlan) -> Any:
             bgcolor="#ffffff",
             align="left",
         )
-        for child in flow.children(stage):
-            to_x, to_y = place[child]
-            figure.add_shape(
-                type="line", x0=x, y0=y, x1=to_x, y1=to_y, line={"color": frame.GREY, "width": 2}, layer="below"
-            )
+        for edge in (flow.edges[i] for i in flow.out(stage)):
+            if edge.head is not None:
+                to_x, to_y = place[flow.index[edge.head]]
+                line = {"color": frame.GREY, "width": 2, "dash": "dot" if edge.join else "solid"}
+                figure.add_shape(type="line", x0=x, y0=y, x1=to_x, y1=to_y, line=line, layer="below")
     deepest = max(x for x, _ in place.values())
     figure.add_scatter(
         x=[x for x, _ in place.values()],
@@ -176,7 +176,7 @@ def _variants(flow: Flow) -> str:
             onward = ", ".join(
                 f"{flow.factor(edge, k):.4g} to {flow.edges[edge].head}"
                 for edge in flow.out(stage)
-                if flow.edges[edge].head is not None
+                if flow.of_tree(edge)
             )
             rows.append(
                 (

@@ -109,16 +109,13 @@ def fill_pipeline(
     place = {flow.stages[s].name: number for number, s in enumerate(flow.order)}
     records = records_of(flow)
     message.accuracy.extend(path_accuracy(flow, stage, prefix, records) for stage, prefix in Numbers(flow).node)
-    for s in flow.order:
-        for e in flow.out(s):
-            edge = message.edges.add()
-            _fill_edge(edge, flow, e, place, labels[flow.stages[s].name])
-            if flow.edges[e].when.follows:
-                _fill_gain(edge, flow, e, records)
-            if flow.edges[e].combine == "weighted":
-                head = flow.edges[e].head
-                if head is not None and labels[head] != labels[flow.stages[s].name]:
-                    raise ConfigError(f"edge {flow.edges[e].name}: answers are mixed that have the same labels")
+    for e in flow.in_order:
+        edge, spec = message.edges.add(), flow.edges[e]
+        _fill_edge(edge, flow, e, place, labels[spec.tail])
+        if spec.when.follows:
+            _fill_gain(edge, flow, e, records)
+        if spec.combine == "weighted" and spec.head is not None and labels[spec.head] != labels[spec.tail]:
+            raise ConfigError(f"edge {spec.name}: answers are mixed that have the same labels")
 
 
 def _fill_rule(rule: Any, name: str, slo_ms: float, variants: Sequence[FlowVariant]) -> None:
@@ -204,6 +201,8 @@ def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels
         tail = flow.index[edge.tail]
         item.factor.extend(flow.factor(number, v) for v in range(len(flow.stages[tail].variants)))
     _fill_guard(item, edge, edge.when, labels)
+    if edge.join:
+        item.join = place[edge.join]
     if edge.expand.kind == "chunks":
         item.chunks.window = edge.expand.window
         item.chunks.stride = edge.expand.stride or edge.expand.window - 2

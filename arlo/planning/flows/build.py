@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from arlo.catalog.flow import Flow
-from arlo.catalog.flow_accuracy import path_accuracy
+from arlo.catalog.flow_accuracy import planned_accuracy
 from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.errors import ConfigError
 from arlo.planning.flows.problem import Answer, FlowPlan, FlowProblem, Option, Pool, Route, Stage, Step
@@ -49,6 +49,22 @@ def weights(flow: Flow) -> list[float]:
     return found
 
 
+def _beside_s(flow: Flow, stage: int) -> float:
+    """Least seconds behind a stage whose rows join those of another branch, on which the head is."""
+    out = [edge for edge in flow.out(stage) if flow.edges[edge].join and not flow.of_tree(edge)]
+    if not out:
+        return 0.0
+    edge = flow.edges[out[0]]
+    assert edge.head is not None
+    return edge.hop_ms / 2e3 + _least_s(flow, flow.index[edge.head])
+
+
+def _least_s(flow: Flow, stage: int) -> float:
+    variants = flow.stages[stage].variants
+    own = min(variant.latency_ns(1) for variant in variants) / 1e9
+    return own + max((_least_s(flow, child) for child in flow.children(stage)), default=0.0) + _beside_s(flow, stage)
+
+
 def problem(
     flow: Flow,
     *,
@@ -84,7 +100,7 @@ def problem(
                 f"stage {spec.name!r} has more than {MAX_PREFIXES:,} paths of variants: leave out the variants that"
                 " `arlo flow check` calls dominated"
             )
-        limit = (flow.slo_ms - flow.hops_ms(stage)) / 2e3
+        limit = (flow.slo_ms - flow.hops_ms(stage)) / 2e3 - _beside_s(flow, stage)
         leaf = not flow.children(stage)
         known_exits = exits or {}
         ends = tuple(
@@ -96,7 +112,7 @@ def problem(
         if edge is not None and parent is not None:
             known = range(len(flow.stages[parent].variants))
             factor = tuple((factors or {}).get((edge, k), flow.factor(edge, k)) for k in known)
-        accuracy = tuple(path_accuracy(flow, stage, prefix, outcomes) for prefix in flow.prefixes(stage))
+        accuracy = tuple(planned_accuracy(flow, stage, prefix, outcomes) for prefix in flow.prefixes(stage))
         found.append(
             Stage(
                 name=spec.name,

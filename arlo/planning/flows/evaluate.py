@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from arlo.catalog.flow_accuracy import path_accuracy
+from arlo.catalog.flow_accuracy import planned_accuracy
 from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.planning.flows.problem import FlowPlan, Route
 
@@ -92,5 +92,5 @@ def _accuracy(plan: FlowPlan, served: float, outcomes: RowOutcomes | None) -> fl
         for i, variant in zip(line[:-1], variants, strict=False):
             weight *= 1 - flow.exit_share(i, variant)
         ends = 1.0 if stage in leaves else flow.exit_share(stage, variants[-1])
-        total += route.share * weight * ends * path_accuracy(flow, stage, variants, outcomes)
+        total += route.share * weight * ends * planned_accuracy(flow, stage, variants, outcomes)
     return total / served if served > 0 else 0.0

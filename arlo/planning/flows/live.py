@@ -49,7 +49,7 @@ class FlowTraffic:
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
-        self._edges = [[e for e in flow.out(s) if flow.edges[e].head is not None] for s in flow.order]
+        self._edges = [[e for e in flow.out(s) if flow.edges[e].head is not None] for s in flow.order]  # as counted
         self._demands = [Demand() for _ in flow.order]
         self._factors = LiveFactors(flow)
         self._exits: dict[tuple[int, int], tuple[float, float]] = {}  # answered, ended; both forgotten as factors are
@@ -90,6 +90,8 @@ class FlowTraffic:
         for at, edges in enumerate(self._edges):
             pairs = list(zip(stages[at].variants, last[at].variants, strict=False))
             for i, edge in enumerate(edges):
+                if not self._flow.of_tree(edge):
+                    continue
                 made = sum(now.made[i] - old.made[i] for now, old in pairs)
                 meant = sum(
                     (now.answered - old.answered) * factors.get((edge, k), self._flow.factor(edge, k))
@@ -106,12 +108,21 @@ class FlowTraffic:
         for _ in range(round(took_s)):  # after a pause each second of it
             self._demands[at].add(came / took_s)
         stage = self._flow.order[at]
+        joined = [i for i, edge in enumerate(self._edges[at]) if self._flow.edges[edge].join]
+        for i in joined:  # a row is made of those of several variants: it is counted of all of them together
+            pairs = list(zip(now.variants, before.variants, strict=False))
+            answered = sum(one.answered - old.answered for one, old in pairs)
+            made = sum(one.made[i] - old.made[i] for one, old in pairs)
+            if answered > 0 and self._flow.of_tree(self._edges[at][i]):
+                for k in range(len(self._flow.stages[stage].variants)):
+                    self._factors.add(self._edges[at][i], k, answered, max(made, 0))
         for k, (one, old) in enumerate(zip(now.variants, before.variants, strict=False)):
             answered = one.answered - old.answered
             if answered <= 0 or k >= len(self._flow.stages[stage].variants):
                 continue
-            for edge, made, had in zip(self._edges[at], one.made, old.made, strict=False):
-                self._factors.add(edge, k, answered, max(made - had, 0))
+            for i, (edge, made, had) in enumerate(zip(self._edges[at], one.made, old.made, strict=False)):
+                if i not in joined:
+                    self._factors.add(edge, k, answered, max(made - had, 0))
             if self._edges[at]:
                 self._exit(stage, k, answered, max(one.ended - old.ended, 0))
 
@@ -150,7 +161,7 @@ def drawn(flow: Flow, roots: Sequence[int], random: np.random.Generator) -> tupl
         for stage in flow.order:
             came[stage] += new[stage]
             for edge in flow.out(stage):
-                if (head := flow.edges[edge].head) is not None:
+                if (head := flow.edges[edge].head) is not None and flow.of_tree(edge):
                     new[flow.index[head]] = int(random.poisson(new[stage] * flow.factor(edge, 0)))
                     made[edge] += new[flow.index[head]]
             rows = tuple(made[edge] for edge in flow.out(stage) if flow.edges[edge].head is not None)

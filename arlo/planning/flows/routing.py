@@ -17,6 +17,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
+from arlo.catalog.flow_accuracy import joined_accuracy
 from arlo.planning.flows.build import Factors
 from arlo.planning.flows.problem import FlowPlan
 
@@ -140,7 +141,7 @@ def accuracy(plan: FlowPlan, routing: Routing) -> float:
                 for path, share, right in paths
                 for i, p in routing.tables.get((path[-1] if path else FRONT, stage), ())
             ]
-        total += sum(share * right for _, share, right in paths) / len(leaves)
+        total += joined_accuracy(flow, leaf) * sum(share * right for _, share, right in paths) / len(leaves)
     return total
 
 

@@ -23,6 +23,7 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
       values_(tree_),
       planned_(tree_),
       shares_(tree_),
+      joins_(tree_),
       after_(spec_.stages.size()),
       must_(spec_.stages.size()),
       price_(at(tree_.variants())),
@@ -42,6 +43,9 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
       const TimeNs behind = out.hop + tree_.stage(out.to).least;
       after_[at(s)] = std::max(after_[at(s)], behind);
       if (!spec_.edges[at(out.edge)].falls_back) must_[at(s)] = std::max(must_[at(s)], behind);
+    }
+    for (const Tree::Out& out : stage.beside) {
+      after_[at(s)] = must_[at(s)] = std::max(after_[at(s)], out.hop + tree_.stage(out.to).least);
     }
     deepest_ = std::max(deepest_, stage.depth);
     chooses_ = chooses_ || stage.variants > 1;
@@ -144,6 +148,7 @@ VisitId Pipeline::take(const Visit& visit) {
   if (root.visits != kNone) visits_[root.visits].prev = id;
   root.visits = id;
   ++root.open;
+  joins_.enter(visit.group);
   pending_.push_back({id, kNone});
   return id;
 }
@@ -193,7 +198,7 @@ void Pipeline::end(RootId id, bool failed) {
   while (root.visits != kNone) {
     const VisitId v = root.visits;
     leave(v);
-    if (visits_[v].state == State::kToEnter) {
+    if (visits_[v].state == State::kToEnter || visits_[v].state == State::kToJoin) {
       visits_[v].state = State::kDead;
       continue;
     }
@@ -210,10 +215,11 @@ void Pipeline::end(RootId id, bool failed) {
         .served = root.served});
   root.live = false;
   --live_roots_;
+  joins_.free(root.groups);
   free_roots_.push_back(id);
 }
 
-void Pipeline::drop(VisitId id, DropReason reason) {
+void Pipeline::drop(VisitId id, DropReason reason, TimeNs now) {
   const Visit& visit = visits_[id];
   const RootId of = visit.root;
   Root& root = roots_[of];
@@ -221,7 +227,7 @@ void Pipeline::drop(VisitId id, DropReason reason) {
   const Node before = kept ? tree_.parent(visit.block, visit.stage) : kNone;
   if (kept) {
     root.served += visit.worth;
-    root.accuracy += visit.worth * tree_.accuracy(before);
+    root.accuracy += visit.worth * tree_.accuracy(before) * visit.scale;
     ++root.answered;
   } else {
     ++root.dropped;
@@ -238,13 +244,50 @@ void Pipeline::drop(VisitId id, DropReason reason) {
         .tag = root.tag,
         .parent = visit.parent,
         .utility = visit.worth});
+  const Group group = visit.group;
   leave(id);
   give_back(id);
   if (spec_.on_drop == OnDrop::kFail && !kept) {
     end(of, true);
-  } else if (root.open == 0) {
-    end(of, false);
+    return;
   }
+  close(group, of, 0, now);
+  if (roots_[of].open == 0) end(of, false);
+}
+
+// A visit that belonged to this group has ended. Where it was the last, a row is made of what came of them.
+void Pipeline::close(Group group, RootId root, TimeNs overrun, TimeNs now) {
+  while (group != kNone && joins_.leave(group)) {
+    const Group outer = joins_.outer(group);
+    const std::int32_t head = joins_.head(group);
+    if (!joins_.parts(group).empty()) {
+      const Node before = joins_.node(group);
+      const double accuracy = tree_.accuracy(before);
+      take({.root = root,
+            .block = tree_.block(before, head),
+            .worth = joins_.worth(group),
+            .entered = now,
+            .overrun = overrun,
+            .scale = accuracy > 0 ? joins_.accuracy(group) / accuracy : 1,
+            .group = joins_.of(outer, head),
+            .made_of = group,
+            .stage = static_cast<std::int16_t>(head),
+            .edge = static_cast<std::int16_t>(tree_.stage(head).edge),
+            .state = State::kToJoin});
+    }
+    group = outer;
+  }
+}
+
+void Pipeline::joined(VisitId id, std::int32_t length, std::uint64_t tag, TimeNs now) {
+  look(now);
+  Visit& visit = visits_[id];
+  if (visit.state != State::kJoining) return;
+  visit.length = length;
+  visit.parent = tag;
+  visit.entered = now;
+  visit.state = State::kToEnter;
+  pending_.push_back({id, kNone});
 }
 
 void Pipeline::cancel(RootId root, TimeNs now) {
@@ -254,7 +297,8 @@ void Pipeline::cancel(RootId root, TimeNs now) {
 
 void Pipeline::failed(VisitId visit, TimeNs now) {
   look(now);
-  if (visits_[visit].state == State::kEntered) drop(visit, DropReason::kFailed);
+  const State state = visits_[visit].state;
+  if (state == State::kEntered || state == State::kJoining) drop(visit, DropReason::kFailed, now);
 }
 
 void Pipeline::again(VisitId id, TimeNs now) {
@@ -270,7 +314,7 @@ void Pipeline::refused(VisitId id, DropReason why, TimeNs now) {
   if (visit.state != State::kEntered) return;
   visit.tried |= std::uint64_t{1} << (visit.node - visit.block);
   if (spec_.drop != Drop::kSlack) {
-    drop(id, why);
+    drop(id, why, now);
     return;
   }
   visit.state = State::kToEnter;
@@ -284,51 +328,75 @@ void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now
   const Visit visit = visits_[id];
   if (visit.state != State::kEntered) return;
   Root& root = roots_[visit.root];
-  std::int64_t count = 0;
-  for (const Children& made : children) count += made.count;
+  std::int64_t count = 0;  // rows
+  bool goes_on = false;
+  std::uint32_t made_of = 0;  // stages that they are of, by bit
+  for (const Children& made : children) {
+    const EdgeSpec& edge = spec_.edges[at(made.edge)];
+    goes_on = goes_on || made.count > 0;
+    if (made.count <= 0 || edge.join >= 0) continue;
+    count += made.count;
+    made_of |= 1U << edge.to;
+  }
   const std::int32_t variant = variant_of(visit, visit.node);
   const TimeNs overrun = plan_.budget.empty() ? 0 : now - visit.entered - plan_.budget[at(variant)];
-  if (count > 0 && spec_.drop == Drop::kPerTask && overrun > 0) {
-    drop(id, DropReason::kBudget);
+  if (goes_on && spec_.drop == Drop::kPerTask && overrun > 0) {
+    drop(id, DropReason::kBudget, now);
     return;
   }
   if (count > 0 && root.open - 1 + count > spec_.max_open) {
-    drop(id, DropReason::kFanout);
+    drop(id, DropReason::kFanout, now);
     return;
   }
   const Tree::Stage& stage = tree_.stage(visit.stage);
-  double parted = 0;  // of its worth, what goes to children
+  const double accuracy = this->accuracy(id);
+  Group group = visit.group;
+  if (stage.forks != 0 && count > 0) group = joins_.fork(visit.stage, visit.node, made_of, group, &root.groups);
+  double parted = 0;  // of its worth, what goes on
   for (const Children& made : children) {
-    const auto out =
-        std::find_if(stage.out.begin(), stage.out.end(), [&](const Tree::Out& o) { return o.edge == made.edge; });
-    if (out == stage.out.end() || made.count <= 0) continue;
+    if (made.count <= 0) continue;
+    const EdgeSpec& edge = spec_.edges[at(made.edge)];
+    const auto of_edge = [&](const Tree::Out& o) { return o.edge == made.edge; };
+    auto out = std::find_if(stage.out.begin(), stage.out.end(), of_edge);
+    if (out == stage.out.end()) {
+      out = std::find_if(stage.beside.begin(), stage.beside.end(), of_edge);
+      if (out == stage.beside.end()) continue;
+    }
+    parted += out->weight;
+    if (edge.join >= 0) {
+      const double worth = visit.worth * out->weight;
+      joins_.add(visit.group, edge.to, {made.edge, made.tag}, visit.node, worth, worth * accuracy);
+      continue;
+    }
     Visit child{.root = visit.root,
                 .block = tree_.block(visit.node, out->to),
                 .worth = visit.worth * out->weight / made.count,
                 .entered = now,
                 .overrun = overrun,
                 .parent = made.tag,
+                .scale = visit.scale,
+                .group = joins_.of(group, out->to),
                 .length = made.length,
                 .stage = static_cast<std::int16_t>(out->to),
                 .edge = static_cast<std::int16_t>(made.edge),
                 .state = State::kToEnter};
-    parted += out->weight;
     for (child.index = 0; child.index < made.count; ++child.index) take(child);
   }
   if (parted < 1 - 1e-12) {  // what no edge took ends here
     roots_[visit.root].served += visit.worth * (1 - parted);
-    roots_[visit.root].accuracy += visit.worth * (1 - parted) * tree_.accuracy(visit.node);
+    roots_[visit.root].accuracy += visit.worth * (1 - parted) * accuracy;
   }
   if (parted == 0) ++roots_[visit.root].answered;
   leave(id);
   give_back(id);
+  close(visit.group, visit.root, overrun, now);
   if (roots_[visit.root].open == 0) end(visit.root, false);
 }
 
 bool Pipeline::pays(VisitId id, std::span<const std::int32_t> edges, double gain, bool planned) const {
   const Visit& visit = visits_[id];
   const Root& root = roots_[visit.root];
-  if (tree_.accuracy(visit.node) < root.min_accuracy) return true;
+  if (accuracy(id) < root.min_accuracy) return true;
   const Values& values = planned ? planned_ : values_;
   const double k = planned ? 1 : visit.worth * root.utility;
   double value = 0;  // by the means of accuracy, less what it costs
@@ -341,7 +409,7 @@ bool Pipeline::pays(VisitId id, std::span<const std::int32_t> edges, double gain
     double top = 0;
     for (Node n = block; n < block + static_cast<Node>(tree_.stage(out.to).variants); ++n) {
       const std::int32_t v = tree_.stage(out.to).first_variant + static_cast<std::int32_t>(n - block);
-      if (!good(root, n, v)) continue;
+      if (!good(visit, root, n, v)) continue;
       double worth = values.of(n, k * out.weight);
       if (!planned && spec_.edges[at(out.edge)].falls_back) {  // the same row goes on
         worth -= beyond_mean(v, visit.length);
@@ -370,6 +438,16 @@ bool Pipeline::next(TimeNs now, Step& step) {
     if (first.told != kNone) return true;
     if (visits_[first.visit].state == State::kDead) {
       give_back(first.visit);
+    } else if (visits_[first.visit].state == State::kToJoin) {
+      Visit& visit = visits_[first.visit];
+      visit.state = State::kJoining;
+      step = {.kind = Step::Kind::kJoin,
+              .stage = visit.stage,
+              .edge = visit.edge,
+              .root = visit.root,
+              .visit = first.visit,
+              .tag = roots_[visit.root].tag};
+      return true;
     } else if (enter(first.visit, now, step)) {
       return true;
     }
@@ -389,7 +467,7 @@ bool Pipeline::enter(VisitId id, TimeNs now, Step& step) {
   const Limits limits = limits_of(visit, root);
   const Choice choice = choose(visit, root, limits, now, &reason);
   if (choice.node == kNone) {
-    drop(id, reason);
+    drop(id, reason, now);
     return false;
   }
   const Node before = visit.chosen ? visit.node : choice.from;
@@ -427,159 +505,6 @@ Pipeline::Limits Pipeline::limits_of(const Visit& visit, const Root& root) const
     default:
       return {kNever, kNever};
   }
-}
-
-// --- which variant
-
-// For the client.
-bool Pipeline::good(const Root& root, Node node, std::int32_t variant) const {
-  return (variant >= 64 || ((root.may_take >> variant) & 1U) != 0) && tree_.best(node) >= root.min_accuracy;
-}
-
-// It is, and it has not refused the visit.
-bool Pipeline::may(const Visit& visit, const Root& root, Node node) const {
-  return ((visit.tried >> (node - visit.block)) & 1U) == 0 && good(root, node, variant_of(visit, node));
-}
-
-bool Pipeline::there(const Visit& visit, Node node) const {
-  return scheduler_.fits_any(visit.length, tree_.variant(variant_of(visit, node)).id);
-}
-
-// The cost of what a row of this length takes at a variant beyond the mean of its stage's rows.
-double Pipeline::beyond_mean(std::int32_t variant, std::int32_t length) const {
-  const VariantSpec& spec = tree_.variant(variant);
-  const TimeNs own = scheduler_.cost_of_length(length, spec.id);
-  if (own == 0 || own == kNever) return 0;
-  return (price_[at(variant)] + spec.energy) * (static_cast<double>(own) / 1e9 - spec.work);
-}
-
-double Pipeline::worth(const Visit& visit, Node node, double k) const {
-  return values_.of(node, k) - (by_length_ ? beyond_mean(variant_of(visit, node), visit.length) : 0);
-}
-
-bool Pipeline::any_there(const Visit& visit) const {
-  const Node end = visit.block + static_cast<Node>(tree_.stage(visit.stage).variants);
-  for (Node n = visit.block; n < end; ++n) {
-    if (there(visit, n)) return true;
-  }
-  return false;
-}
-
-// Its row has an answer that is good enough for the client.
-bool Pipeline::falls_back(const Visit& visit, const Root& root) const {
-  return visit.edge >= 0 && spec_.edges[at(visit.edge)].falls_back &&
-         tree_.accuracy(tree_.parent(visit.block, visit.stage)) >= root.min_accuracy;
-}
-
-TimeNs Pipeline::expected(const Visit& visit, Node node, const Limits& limits, TimeNs now) const {
-  return scheduler_.expected_finish({.length = visit.length,
-                                     .due = limits.due,
-                                     .deadline = limits.deadline,
-                                     .variant = tree_.variant(variant_of(visit, node)).id,
-                                     .follows = visit.stage > 0},
-                                    now);
-}
-
-Pipeline::Choice Pipeline::choose(const Visit& visit, const Root& root, const Limits& limits, TimeNs now,
-                                  DropReason* reason) {
-  const Tree::Stage& stage = tree_.stage(visit.stage);
-  const Node end = visit.block + static_cast<Node>(stage.variants);
-  if (falls_back(visit, root) && !any_there(visit)) return {};
-  if (stage.variants == 1) {
-    return {may(visit, root, visit.block) ? visit.block : kNone};  // the scheduler knows what there is to know
-  }
-  if (stage.line >= 0) {
-    const Node line = visit.block + static_cast<Node>(stage.line);
-    const bool refused = ((visit.tried >> stage.line) & 1U) != 0;
-    if (refused) return {};
-    if (may(visit, root, line)) return {line};
-  }
-  Node wanted = kNone;
-  const double k = visit.worth * root.utility;
-  if (spec_.router == Router::kPrice || visit.chosen) {
-    double most = -std::numeric_limits<double>::infinity();
-    bool present = false;
-    for (Node n = visit.block; n < end; ++n) {
-      if (!may(visit, root, n)) continue;
-      const bool is_there = there(visit, n);
-      const double worth = this->worth(visit, n, k);
-      if (present > is_there || (present == is_there && worth <= most)) continue;
-      present = is_there;
-      most = worth;
-      wanted = n;
-    }
-  } else {
-    wanted = shares_.next(visit.block, stage.variants);
-    if (!may(visit, root, wanted)) {
-      const Node instead = wanted;
-      wanted = kNone;
-      for (Node n = visit.block; n < end; ++n) {
-        if (n != instead && may(visit, root, n) && (wanted == kNone || there(visit, n))) wanted = n;
-      }
-    }
-  }
-  if (wanted == kNone) return {};
-  if (spec_.drop == Drop::kReroute && visit.overrun > 0) {
-    const Node other = backup(visit, root, wanted);
-    if (other == kNone) *reason = DropReason::kBudget;
-    return {other, other == wanted ? kNone : wanted};
-  }
-  if (spec_.drop == Drop::kSlack) return in_time(visit, root, wanted, limits, now, reason);
-  return {wanted};
-}
-
-Pipeline::Choice Pipeline::in_time(const Visit& visit, const Root& root, Node wanted, const Limits& limits, TimeNs now,
-                                   DropReason* reason) {
-  if (limits.due == kNever && limits.deadline == kNever) return {wanted};
-  const TimeNs due = std::min(limits.due, limits.deadline);
-  const TimeNs first = expected(visit, wanted, limits, now);
-  if (first <= due) return {wanted};
-  Node best = kNone;
-  Node soonest = wanted;
-  TimeNs finish = first;
-  double most = 0;
-  const double k = visit.worth * root.utility;
-  const Node end = visit.block + static_cast<Node>(tree_.stage(visit.stage).variants);
-  for (Node n = visit.block; n < end; ++n) {
-    if (n == wanted || !may(visit, root, n)) continue;
-    const TimeNs at = expected(visit, n, limits, now);
-    if (at < finish) {
-      finish = at;
-      soonest = n;
-    }
-    if (at > due) continue;
-    const double worth = this->worth(visit, n, k);
-    if (best != kNone && worth <= most) continue;
-    best = n;
-    most = worth;
-  }
-  if (best != kNone) return {best, wanted};
-  // None is there at all: it waits for one to come.
-  if (finish == kNever || finish <= limits.deadline) return {soonest, soonest == wanted ? kNone : wanted};
-  *reason = DropReason::kDeadline;
-  return {};
-}
-
-Node Pipeline::backup(const Visit& visit, const Root& root, Node wanted) {
-  const TimeNs most = time(variant_of(visit, wanted)) - visit.overrun;
-  const Node end = visit.block + static_cast<Node>(tree_.stage(visit.stage).variants);
-  Node best = kNone;
-  double load = 0;
-  for (Node n = visit.block; n < end; ++n) {
-    const std::int32_t v = variant_of(visit, n);
-    if (!may(visit, root, n) || time(v) > most || !shares_.has_token(v) || !there(visit, n)) continue;
-    const VariantSpec& variant = tree_.variant(v);
-    const double loaded = static_cast<double>(scheduler_.queued_of(variant.id) + scheduler_.in_flight_of(variant.id)) /
-                          std::max(scheduler_.active_of(variant.id), 1);
-    if (best != kNone) {
-      const double accuracy = tree_.variant(variant_of(visit, best)).accuracy;
-      if (variant.accuracy < accuracy || (variant.accuracy == accuracy && loaded >= load)) continue;
-    }
-    best = n;
-    load = loaded;
-  }
-  if (best != kNone) shares_.take_token(variant_of(visit, best));
-  return best;
 }
 
 }  // namespace arlo::flow::pipeline

@@ -16,6 +16,8 @@
 //       admitted = scheduler.arrive(tag, {.length = step.length, .due = step.due, .deadline = step.deadline,
 //                                         .variant = step.variant, .follows = step.follows}, now, actions);
 //       if (admitted.handle == kNone) pipeline.refused(step.visit, why, now);
+//     case Step::Kind::kJoin:   // all that goes into a row of step.stage is there: pipeline.parts(step.visit); make it
+//       pipeline.joined(step.visit, length, tag, now);  // or failed(), before the next step is taken
 //     case Step::Kind::kCancel: // the visit is of no use any more: scheduler.cancel(), or let it run and tell no one;
 //                               // beware of one whose kExpired is still to be read: its handle may be another's now
 //     case Step::Kind::kDrop:   // it has been dropped; statistics only
@@ -26,6 +28,10 @@
 // the children that guards and expanders made of it; lost for good, or an answer that is an error -> failed(). A retry
 // is between caller and scheduler. Between hold() and release() of the scheduler the children of one batch's rows go as
 // batches. A visit's id is gone with its finish(), failed(), kDrop or kCancel; a root's with its kExit.
+//
+// Joins (joins.h). At an edge that joins, a row of the tail goes into a row of the head beside the others that came of
+// the same row of the fork; its Children have count 1. When none is under way any more there is one visit at the head,
+// of those that came: it has their worth together, and the mean of their accuracies before its own.
 //
 // Every root ends once: when none of its visits is left, or, with OnDrop::kFail, at its first drop; then its other
 // visits are cancelled. A visit without children ends with its answer. One that came by an edge that falls back is
@@ -75,12 +81,14 @@
 // the scheduler at most. Throws only from the constructor and apply() (std::invalid_argument). Threads: none.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "dispatch/scheduler.h"
+#include "flow/pipeline/joins.h"
 #include "flow/pipeline/shares.h"
 #include "flow/pipeline/spec.h"
 #include "flow/pipeline/tree.h"
@@ -122,7 +130,7 @@ inline constexpr std::size_t kDropReasons = 6;
 std::string_view drop_reason_name(DropReason reason);
 
 struct Step {
-  enum class Kind : std::uint8_t { kEnter, kDrop, kCancel, kExit };
+  enum class Kind : std::uint8_t { kEnter, kJoin, kDrop, kCancel, kExit };
   Kind kind = Kind::kExit;
   DropReason reason = DropReason::kBudget;  // kDrop
   bool follows = false;                     // kEnter: not at the entry: never refused for a full queue
@@ -137,7 +145,7 @@ struct Step {
   Node node = kNone;         // kEnter: the variants of its way so far, this one included; kDrop that falls back: before
   bool falls_back = false;   // kDrop: the answer before it counts
   std::uint64_t tag = 0;     // the root's
-  std::uint64_t parent = 0;  // kEnter, kDrop: tag of the Children that it is one of
+  std::uint64_t parent = 0;  // kEnter, kDrop: tag of the Children that it is one of, or what joined() said
   double utility = 1;        // kEnter: for the scheduler, as the next two; kDrop: part of the root's worth
   TimeNs due = kNever;
   TimeNs deadline = kNever;
@@ -168,6 +176,10 @@ class Pipeline {
     visits_[visit].node = visits_[visit].block + static_cast<Node>(variant);
   }
   void finish(VisitId visit, std::span<const Children> children, TimeNs now);
+  // Of kJoin, until the root ends: rows that go into this one, in the order in which they came.
+  [[nodiscard]] std::span<const Joins::Part> parts(VisitId visit) const { return joins_.parts(visits_[visit].made_of); }
+  // The row has been made of them, of so many tokens.
+  void joined(VisitId visit, std::int32_t length, std::uint64_t tag, TimeNs now);
   // Whether a row that has been answered, and may end there, is better sent along these edges. `gain`: what that adds
   // to the share of right answers among rows like it, by the most accurate way. `planned`: by the plan's prices, for a
   // row of utility 1. True where its answer is not as accurate as the client wants.
@@ -190,6 +202,10 @@ class Pipeline {
   [[nodiscard]] std::int32_t roots() const { return live_roots_; }
   [[nodiscard]] Node node(VisitId visit) const { return visits_[visit].node; }
   [[nodiscard]] std::int32_t stage(VisitId visit) const { return visits_[visit].stage; }
+  // Of its answer, expected.
+  [[nodiscard]] double accuracy(VisitId visit) const {
+    return std::min(tree_.accuracy(visits_[visit].node) * visits_[visit].scale, 1.0);
+  }
   [[nodiscard]] double worth(VisitId visit) const { return visits_[visit].worth; }  // part of its root's
   // That it got, of its stage.
   [[nodiscard]] std::int32_t variant_in_stage(VisitId visit) const {
@@ -210,11 +226,14 @@ class Pipeline {
     std::int32_t answered = 0;
     std::int32_t dropped = 0;
     VisitId visits = kNone;  // the last one of its list
+    Group groups = kNone;    // the same
     bool live = false;
   };
   enum class State : std::uint8_t {
     kGone,
     kToEnter,  // has a step to come
+    kToJoin,   // the same
+    kJoining,  // its row is being made
     kEntered,  // is at the scheduler
     kDead,     // has a step to come, that is to be passed over
   };
@@ -229,6 +248,9 @@ class Pipeline {
     TimeNs overrun = 0;        // of the stage before, over its budget; at most 0: it was quick enough
     std::uint64_t parent = 0;  // tag
     std::uint64_t tried = 0;   // variants of its stage that refused it
+    double scale = 1;          // accuracy of what it comes of over that of the way which its node says
+    Group group = kNone;       // innermost, that it belongs to
+    Group made_of = kNone;     // where its stage joins rows
     std::int32_t length = 1;
     std::int32_t index = 0;
     std::int16_t stage = 0;
@@ -251,7 +273,8 @@ class Pipeline {
   void tell(const Step& step);
   void leave(VisitId visit);
   void give_back(VisitId visit);
-  void drop(VisitId visit, DropReason reason);
+  void drop(VisitId visit, DropReason reason, TimeNs now);
+  void close(Group group, RootId root, TimeNs overrun, TimeNs now);
   void end(RootId root, bool failed);
   bool enter(VisitId visit, TimeNs now, Step& step);
   [[nodiscard]] Limits limits_of(const Visit& visit, const Root& root) const;
@@ -259,7 +282,7 @@ class Pipeline {
   Choice in_time(const Visit& visit, const Root& root, Node wanted, const Limits& limits, TimeNs now,
                  DropReason* reason);
   Node backup(const Visit& visit, const Root& root, Node wanted);
-  [[nodiscard]] bool good(const Root& root, Node node, std::int32_t variant) const;
+  [[nodiscard]] bool good(const Visit& visit, const Root& root, Node node, std::int32_t variant) const;
   // Of all variants, a node of its block.
   [[nodiscard]] std::int32_t variant_of(const Visit& visit, Node node) const {
     return tree_.stage(visit.stage).first_variant + static_cast<std::int32_t>(node - visit.block);
@@ -289,6 +312,7 @@ class Pipeline {
   Values values_;
   Values planned_;  // by the plan's price
   Shares shares_;
+  Joins joins_;
   std::vector<TimeNs> after_;          // [stages]: least time from its answer to the last of its exits
   std::vector<TimeNs> must_;           // [stages]: the same of what cannot fall back on that answer
   std::vector<double> price_;          // [variants]

@@ -1,7 +1,8 @@
 // A pipeline as data: a rooted tree of stages, each with variants that can do it, and what a plan says of them.
 //
 // Paper: Loki (HPDC'24), sections 2.1 and 4.1; what it leaves open is decided in docs/pipelines.md. Stages are in an
-// order in which parents come before children; stage 0 is the entry. Every other stage has one edge that leads to it.
+// order in which parents come before children; stage 0 is the entry. Every other stage has one edge that leads to it,
+// or is one that joins what comes by several; the first of these is the tree's.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,9 @@ struct EdgeSpec {
   // What the head answers has an answer already, that of the tail, which counts where the head's does not come. Such an
   // edge makes one child of a row.
   bool falls_back = false;
+  // A row of the head is made of all that came here of one row of this stage, the fork, by all edges to the head: they
+  // have the same. `factor` is then of the tree's edge: rows of the head for a row of the tail. -1: it is not joined.
+  std::int32_t join = -1;
 };
 
 // Which variant a visit gets when it enters a stage.

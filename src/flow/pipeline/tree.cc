@@ -12,6 +12,40 @@ void need(bool good, const std::string& message) {
   if (!good) throw std::invalid_argument(message);
 }
 
+// The first edge to a stage.
+const EdgeSpec& edge_to(const Spec& spec, std::int32_t stage) {
+  return *std::find_if(spec.edges.begin(), spec.edges.end(), [stage](const EdgeSpec& e) { return e.to == stage; });
+}
+
+// Whether each row of a stage comes of one row of another one. What has been joined comes of the fork's.
+bool comes_of(const Spec& spec, std::int32_t stage, std::int32_t before) {
+  while (stage > before) {
+    const EdgeSpec& edge = edge_to(spec, stage);
+    stage = edge.join >= 0 ? edge.join : edge.from;
+  }
+  return stage == before;
+}
+
+void validate_joins(const Spec& spec, const std::vector<int>& reached) {
+  std::vector<bool> joined(spec.stages.size());  // what comes there waits for others
+  for (auto s = static_cast<std::int32_t>(spec.stages.size()) - 1; s >= 0; --s) {
+    for (const EdgeSpec& e : spec.edges) {
+      if (e.from == s && (e.join >= 0 || joined[at(e.to)])) joined[at(s)] = true;
+    }
+  }
+  for (const EdgeSpec& e : spec.edges) {
+    const EdgeSpec& main = edge_to(spec, e.to);
+    need(reached[at(e.to)] == 1 || e.join >= 0, "edges: several lead to a stage only where it joins their rows");
+    need(e.join == main.join, "join: all edges to a stage join rows of the same one");
+    need(!e.falls_back || (e.join < 0 && !joined[at(e.to)]), "falls_back: not where rows are joined behind it");
+    if (e.join < 0) continue;
+    need(comes_of(spec, e.from, e.join), "join: rows of the tail do not come of that stage");
+    const auto others = std::count_if(spec.edges.begin(), spec.edges.end(),
+                                      [&](const EdgeSpec& other) { return other.from == e.from; });
+    need(&e == &main || others == 1, "join: a tail makes nothing else, but that of a stage's first edge");
+  }
+}
+
 }  // namespace
 
 void validate(const Spec& spec) {
@@ -40,14 +74,16 @@ void validate(const Spec& spec) {
     need(e.factor.size() == spec.stages[at(e.from)].variants.size(), "factor: one for each variant of the tail");
     for (const double r : e.factor) need(std::isfinite(r) && r >= 0, "factor: must be at least 0");
     need(e.hop >= 0, "hop: must be at least 0");
+    need(e.join >= -1 && e.join < e.from, "join: must be a stage before the edge's tail, or -1");
   }
-  for (std::int32_t s = 1; s < stages; ++s) need(reached[at(s)] == 1, "edges: one leads to each stage but the first");
+  need(reached[0] == 0, "edges: none leads to the first stage");
+  for (std::int32_t s = 1; s < stages; ++s) need(reached[at(s)] > 0, "edges: one leads to each stage but the first");
+  validate_joins(spec, reached);
   need(spec.max_open >= 1, "max_open: must be at least 1");
   std::vector<std::size_t> nodes(spec.stages.size());
   std::size_t all = nodes[0] = spec.stages[0].variants.size();
   for (std::int32_t s = 1; s < stages; ++s) {
-    const auto edge = std::find_if(spec.edges.begin(), spec.edges.end(), [&](const EdgeSpec& e) { return e.to == s; });
-    nodes[at(s)] = nodes[at(edge->from)] * spec.stages[at(s)].variants.size();
+    nodes[at(s)] = nodes[at(edge_to(spec, s).from)] * spec.stages[at(s)].variants.size();
     all += nodes[at(s)];
     need(all <= kMaxNodes, "stages: more than 65,536 choices of variants");
   }
@@ -79,8 +115,15 @@ Tree::Tree(const Spec& spec) {
   std::vector<std::int32_t> leaves(stages_.size());
   for (std::size_t e = 0; e < spec.edges.size(); ++e) {
     const EdgeSpec& edge = spec.edges[e];
-    stages_[at(edge.from)].out.push_back({static_cast<std::int32_t>(e), edge.to, 0, edge.hop});
     Stage& to = stages_[at(edge.to)];
+    const bool first = to.edge < 0;
+    auto& outs = first ? stages_[at(edge.from)].out : stages_[at(edge.from)].beside;
+    outs.push_back({static_cast<std::int32_t>(e), edge.to, 1, edge.hop});
+    if (edge.join >= 0) {
+      to.leads |= 1U << edge.to;
+      stages_[at(edge.join)].forks |= 1U << edge.to;
+    }
+    if (!first) continue;
     to.parent = edge.from;
     to.edge = static_cast<std::int32_t>(e);
     to.factor = edge.factor;
@@ -96,6 +139,10 @@ Tree::Tree(const Spec& spec) {
     stage.end = first += before * static_cast<Node>(stage.variants);
     stage.line = spec.stages[at(s)].line;
     stage.depth = stage.parent < 0 ? 1 : stages_[at(stage.parent)].depth + 1;
+    if (stage.parent >= 0) {
+      const EdgeSpec& edge = spec.edges[at(stage.edge)];
+      stage.rows = stages_[at(edge.join >= 0 ? edge.join : edge.from)].rows + 1;
+    }
   }
   for (std::int32_t s = stages - 1; s >= 0; --s) {
     Stage& stage = stages_[at(s)];
@@ -103,6 +150,11 @@ Tree::Tree(const Spec& spec) {
     for (const Out& out : stage.out) {
       leaves[at(s)] += leaves[at(out.to)];
       after = std::max(after, out.hop + stages_[at(out.to)].least);
+      stage.leads |= stages_[at(out.to)].leads;
+    }
+    for (const Out& out : stage.beside) {
+      after = std::max(after, out.hop + stages_[at(out.to)].least);
+      stage.leads |= stages_[at(out.to)].leads;
     }
     if (stage.leaf()) leaves[at(s)] = 1;
     for (Out& out : stage.out) out.weight = static_cast<double>(leaves[at(out.to)]) / leaves[at(s)];

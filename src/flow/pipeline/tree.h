@@ -32,8 +32,12 @@ class Tree {
     std::int32_t parent = -1;
     std::int32_t edge = -1;  // that leads here
     std::int32_t depth = 1;  // stages up to here
+    std::int32_t rows = 1;   // of which one of it comes, itself included: what was joined comes of the fork's
     TimeNs least = 0;        // from its entry to an exit, alone and by the quickest variants
     std::vector<Out> out;
+    std::vector<Out> beside;     // to heads that another edge leads to in the tree (EdgeSpec::join)
+    std::uint32_t leads = 0;     // bits: joining stages that rows of it lead to, itself included
+    std::uint32_t forks = 0;     // bits: stages that join what comes of a row of it
     std::vector<double> factor;  // [variants of the parent]
     [[nodiscard]] bool leaf() const { return out.empty(); }
   };

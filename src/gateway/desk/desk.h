@@ -129,6 +129,7 @@ class Desk {
   void begin_flow(Call& call, TimeNs now, Effects& effects);
   void pump(TimeNs now, Effects& effects);
   void take(FlowState& state, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
+  void join_rows(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now);
   void enter_stage(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
   void visit_ended(VisitCall& visit, TimeNs now, Effects& effects);
   static void falls_back(FlowRow& row, const FlowSource& from);

@@ -178,6 +178,33 @@ MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, 
   return {};
 }
 
+MaybeFault join(const std::vector<const FlowSource*>& parts, const ModelSpec& model, FlowSource& to,
+                std::uint64_t* bytes) {
+  to.count = 1;
+  to.texts = parts.front()->texts;
+  if (parts.size() == 1) {
+    to.inputs = parts.front()->inputs;
+    return {};
+  }
+  for (std::size_t i = 0; i < parts.front()->inputs.size(); ++i) {
+    const bool steps = !to.texts && model.inputs[i].item != 0;
+    auto all = std::make_shared<std::string>();
+    for (const auto* part : parts) {
+      const auto cell = part->cell(i, 0);
+      if (steps && cell.size() % model.inputs[i].step() != 0) {
+        return unusable("'" + model.inputs[i].name + "' of a row that joins is no whole number of steps");
+      }
+      if (!steps && part != parts.front()) *all += '\n';
+      *all += cell;
+    }
+    *bytes += all->size();
+    auto& cells = to.inputs.emplace_back();
+    cells.of.push_back(*all);
+    cells.body = std::move(all);
+  }
+  return {};
+}
+
 void enter_with(const Call& call, std::size_t row, FlowSource& to, std::uint64_t* bytes) {
   for (std::size_t i = 0; i < call.model->inputs.size(); ++i) {
     to.inputs.push_back({call.shared, {call.request.cell(row, i)}});

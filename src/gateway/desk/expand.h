@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/fault.h"
 #include "gateway/desk/flow_call.h"
@@ -14,6 +15,12 @@ namespace arlo::gateway {
 // the answer is not what the edge needs.
 MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, std::size_t number,
                   const FlowSource& from, std::size_t child, const Row& row, FlowSource& to, std::uint64_t* bytes);
+
+// `parts`: what joins, in the order in which it goes on. `to`: filled with the row of `model` that they become: steps
+// of inputs one behind the other, texts by a line each. Returns as expand() does; `bytes` grows by what is written
+// anew.
+MaybeFault join(const std::vector<const FlowSource*>& parts, const ModelSpec& model, FlowSource& to,
+                std::uint64_t* bytes);
 
 // The client's row as the source of what enters. `call` has its own request.
 void enter_with(const Call& call, std::size_t row, FlowSource& to, std::uint64_t* bytes);

@@ -63,14 +63,35 @@ Fault too_large(const FlowSpec& flow) {
                                         std::to_string(flow.max_bytes) + "): send it in parts"};
 }
 
+// Models of the ways of what joins: what all have in common, and in brackets the rest of each.
+std::string route_of(const std::vector<const FlowSource*>& parts) {
+  std::vector<std::string_view> all;
+  for (const auto* part : parts) {
+    if (std::find(all.begin(), all.end(), part->route) == all.end()) all.emplace_back(part->route);
+  }
+  if (all.size() == 1) return std::string(all.front());
+  std::size_t same = 0;  // characters, up to a model
+  std::ptrdiff_t open = 0;
+  for (std::size_t i = 0; i < all.front().size(); ++i) {
+    const char c = all.front()[i];
+    if (std::any_of(all.begin(), all.end(), [&](auto route) { return i >= route.size() || route[i] != c; })) break;
+    open += c == '(' ? 1 : c == ')' ? -1 : 0;
+    if (c == '>' && open == 0) same = i + 1;
+  }
+  std::string route(all.front().substr(0, same));
+  for (const auto& each : all) route.append(each == all.front() ? "(" : "+").append(each.substr(same));
+  return route + ")";
+}
+
 // Variants that a row with this `pin` may take, as flow::pipeline::RootArrival has them.
 MaybeFault pinned(const FlowSpec& flow, std::string_view pin, std::uint64_t* may_take) {
   const auto wrong = [](std::string what) {
     return Fault{Code::kInvalidArgument, "parameter 'pin' " + std::move(what)};
   };
   while (!pin.empty()) {
-    const auto name = pin.substr(0, pin.find('>'));
+    const auto name = pin.substr(0, pin.find_first_of(">(+)"));
     pin.remove_prefix(std::min(name.size() + 1, pin.size()));
+    if (name.empty()) continue;
     bool found = false;
     std::string names;
     std::size_t first = 0;
@@ -259,6 +280,9 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
       enter_stage(root, step, now, effects);
       return;
     }
+    case pipeline::Step::Kind::kJoin:
+      join_rows(root, step, now);
+      return;
     case pipeline::Step::Kind::kCancel: {
       // An expiry that is still to be read would be of a handle that may be another's by now.
       settle(effects, now);
@@ -283,6 +307,41 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
       root_ended(root, step, now, effects);
       return;
   }
+}
+
+// Makes the row of what has come of a fork's row, in the order in which it was made there.
+void Desk::join_rows(FlowRoot& root, const pipeline::Step& step, TimeNs now) {
+  FlowState& state = *root.state;
+  const FlowSpec& flow = *state.model->flow;
+  std::vector<const FlowSource*> parts;
+  for (const auto& part : state.core.parts(step.visit)) {
+    parts.push_back(reinterpret_cast<const FlowSource*>(part.tag));
+  }
+  std::sort(parts.begin(), parts.end(), [](const auto* a, const auto* b) { return a->way < b->way; });
+  const auto& head = *flow.stages[static_cast<std::size_t>(step.stage)].variants.front().model;
+  const auto source = std::make_shared<FlowSource>();
+  root.bytes += sizeof(FlowSource);
+  auto bad = join(parts, head, *source, &root.bytes);
+  if (!bad && root.bytes > flow.max_bytes) bad = too_large(flow);
+  if (bad) {
+    root.fault = std::move(*bad);
+    state.core.failed(step.visit, now);
+    return;
+  }
+  const auto& edge = state.core.spec().edges[static_cast<std::size_t>(step.edge)];
+  const auto& way = parts.front()->way;
+  source->way.assign(way.begin(), way.begin() + state.core.tree().stage(edge.join).rows);
+  source->route = route_of(parts);
+  for (const auto* part : parts) source->executed_ns = std::max(source->executed_ns, part->executed_ns);
+  auto& counts = flow_counts_.at(state.model->variant);
+  ++counts.at(static_cast<std::size_t>(step.stage)).arrived;
+  const auto tail = static_cast<std::size_t>(edge.from);
+  const auto& edges = flow.stages[tail].edges;
+  const auto at =
+      std::find_if(edges.begin(), edges.end(), [&](const auto& e) { return e.core == step.edge; }) - edges.begin();
+  ++counts.at(tail).variants.front().made.at(static_cast<std::size_t>(at));  // of no one variant
+  root.sources.push_back(source);
+  state.core.joined(step.visit, source->length(head), reinterpret_cast<std::uint64_t>(source.get()), now);
 }
 
 void Desk::enter_stage(FlowRoot& root, const pipeline::Step& step, TimeNs now, Effects& effects) {
@@ -400,8 +459,10 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
       source->weights = edge.weights;
       source->said = together.empty() ? said.q : together;
     }
-    by_variant.made.at(static_cast<std::size_t>(e)) += source->count;
-    counts.at(to).arrived += source->count;
+    if (!edge.expand.join) {
+      by_variant.made.at(static_cast<std::size_t>(e)) += source->count;
+      counts.at(to).arrived += source->count;
+    }
     children.push_back({.edge = edge.core,
                         .length = source->length(*state.model->flow->stages[to].variants.front().model),
                         .count = static_cast<std::int32_t>(source->count),

@@ -149,7 +149,19 @@ MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, co
   if (to.kind == Kind::kSpans) return resolve_spans(from, tail, head, where, to);
   const auto& next = *head.variants.front().model;
   const auto& first = *tail.variants.front().model;
-  to.text = !next.of_tensors() && (to.kind == Kind::kTensor || first.of_tensors());
+  to.join = from.has_join();
+  to.text = !next.of_tensors() && (to.kind == Kind::kTensor || first.of_tensors() || to.join);
+  if (to.join) {
+    if (from.has_chunks() || to.kind == Kind::kTopK || !from.expand().output().empty()) {
+      return invalid(where + "rows that join go on as they are: expand on the edges before");
+    }
+    const auto fixed = std::find_if(next.inputs.begin(), next.inputs.end(),
+                                    [](const auto& input) { return input.item != 0 && !input.ragged(); });
+    if (next.of_tensors() && fixed != next.inputs.end()) {
+      return invalid(where + "input '" + fixed->name +
+                     "' has one size: rows that join are its steps, so its dims must begin with -1, or it is BYTES");
+    }
+  }
   if (from.has_chunks() && (next.of_tensors() || first.of_tensors())) return invalid(where + "chunks are of token ids");
   if (to.text && !next.takes_text()) {
     return invalid(where + "'" + next.name + "' takes token ids, and has no tokenizer for text");
@@ -194,8 +206,8 @@ MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, co
                        "' whose first dimension is the row's children");
       }
     }
-    if (of_children && to.kind != Kind::kTensor) {
-      return invalid(where + "outputs of children need expand.kind = \"tensor\"");
+    if (of_children && (to.kind != Kind::kTensor || to.join)) {
+      return invalid(where + "outputs of children need expand.kind = \"tensor\", and no join");
     }
     to.counted = of_children;
     to.read.push_back(read);

@@ -49,7 +49,8 @@ pipeline::Spec core_of(const v1::Pipeline& from, const FindModel& model) {
                         .to = edge.to(),
                         .factor = {edge.factor().begin(), edge.factor().end()},
                         .hop = static_cast<TimeNs>(edge.hop_us()) * 1000,
-                        .falls_back = edge.falls_back()});
+                        .falls_back = edge.falls_back(),
+                        .join = edge.has_join() ? static_cast<std::int32_t>(edge.join()) : -1});
   }
   to.accuracy.assign(from.accuracy().begin(), from.accuracy().end());
   to.follows_load =

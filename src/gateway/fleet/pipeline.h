@@ -44,6 +44,7 @@ struct FlowSpec {
     std::uint32_t max = 1U << 16;          // children of a row
     bool text = false;                     // its one input is a text, of which the next stage makes token ids
     bool counted = false;                  // children are counted by the tail
+    bool join = false;                     // a row goes into one of the head's beside others
     std::vector<std::vector<Take>> takes;  // by variant of the tail, then by input of the head; empty: token ids go on
     std::vector<int> read;  // by variant of the tail: its output that says what children there are, or what matters
   };

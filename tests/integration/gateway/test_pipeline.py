@@ -298,8 +298,11 @@ async def test_clients_that_leave_and_deadlines(workers: Workers, start: Any) ->
         await nothing_left(gateway)
 
         async def hurried(record: int) -> str:
+            by_parameter = record % 2 == 0  # then it is the gateway alone that gives up
+            rows = [short(record)] * 16
+            request = request_of(rows, WISHED, timeout=30_000) if by_parameter else request_of(rows, WISHED)
             try:
-                await ask(gateway, [record] * 16, timeout=0.03)
+                await gateway.infer(request, timeout=20 if by_parameter else 0.03)
             except grpc.aio.AioRpcError as error:
                 return str(error.code().name)
             return "OK"

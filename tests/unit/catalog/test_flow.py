@@ -152,7 +152,7 @@ def test_paths_are_counted_where_rows_were_recorded() -> None:
         ("wait_ms = 0", "same_utility = 0", "same_utility is not served"),
         ("batch = {max = 4, ", "batch = {maximum = 4, ", "'maximum' is not a key here: did you mean 'max'?"),
         ('to = "faces"', 'to = "face"', "there is no stage 'face'; known: detect, cars, faces"),
-        ('to = "faces"', 'to = "cars"', "'cars' is reached by 2 edges; a flow is a tree"),
+        ('to = "faces"', 'to = "cars"', "'cars' is reached by 2 edges: several lead to a stage only where all"),
         ("large = 40", "big = 40", "'big' is not a key here"),
         (", large = 40", "", "lacks the variant 'large'"),
         ("share = 0.75", "share = 1.75", "when.share must be from 0 to 1"),
