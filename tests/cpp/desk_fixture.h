@@ -63,6 +63,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     router_ = std::vector<const char*>{"price", "plan", "maf"}[below(3)];
     partial_ = below(2) == 0;
     tenants_ = below(2) == 0;
+    if (!cascade_ && !tokens_ && count > 1 && below(2) == 0) join();
     deploy();
   }
 
@@ -110,6 +111,10 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     return out;
   }
 
+  // The stage that joins rows; empty: none does.
+  [[nodiscard]] std::string joined() const {
+    return stages_.back().joins.empty() ? "" : "s" + std::to_string(stages_.size() - 1);
+  }
   [[nodiscard]] bool own_open() const { return desk_.own_open(); }  // audits and the like
   [[nodiscard]] const dispatch::Scheduler& scheduler() const { return scheduler_; }
   [[nodiscard]] std::uint32_t at_workers() const { return desk_.at_workers(); }
@@ -123,12 +128,14 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
   struct Stage {
     std::int32_t parent;
     std::uint64_t variants;
-    bool exits;    // rows that are sure end there
-    bool chunks;   // its rows come in pieces
-    bool counts;   // its variant is chosen for a batch, when it begins
-    bool anew;     // it answers what its parent has answered
-    bool mixes;    // and both are mixed
-    bool follows;  // and what goes on depends on the load
+    bool exits;                            // rows that are sure end there
+    bool chunks;                           // its rows come in pieces
+    bool counts;                           // its variant is chosen for a batch, when it begins
+    bool anew;                             // it answers what its parent has answered
+    bool mixes;                            // and both are mixed
+    bool follows;                          // and what goes on depends on the load
+    std::vector<std::int32_t> joins = {};  // stages whose rows it joins, in place of a parent
+    std::int32_t fork = -1;                // of whose rows
   };
 
   static v1::GatewayConfig made_config() {
@@ -145,17 +152,52 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     return config;
   }
 
+  [[nodiscard]] bool comes_of(std::int32_t stage, std::int32_t fork) const {
+    while (stage > fork) stage = stages_[static_cast<std::size_t>(stage)].parent;
+    return stage == fork;
+  }
+
+  // A last stage, of tensors, for what one or two others have made of a row.
+  void join() {
+    const auto count = static_cast<std::int32_t>(stages_.size());
+    const auto tail = static_cast<std::int32_t>(1 + below(stages_.size() - 1));
+    std::vector<std::int32_t> tails = {tail};
+    std::int32_t fork = stages_[static_cast<std::size_t>(tail)].parent;
+    if (fork > 0 && below(2) == 0) fork = stages_[static_cast<std::size_t>(fork)].parent;
+    for (std::int32_t other = count - 1; other > fork && tails.size() == 1; --other) {
+      bool leaf = other != tail && comes_of(other, fork);
+      for (const Stage& stage : stages_) leaf = leaf && stage.parent != other;
+      if (!leaf) continue;
+      stages_[static_cast<std::size_t>(other)].exits = false;
+      tails.push_back(other);
+    }
+    for (std::int32_t at : tails) {  // no answer before the row's own
+      for (; at > fork; at = stages_[static_cast<std::size_t>(at)].parent)
+        stages_[static_cast<std::size_t>(at)].anew = false;
+    }
+    stages_.push_back({tail, 1 + below(2), false, false, false, false, false, false, tails, fork});
+  }
+
   std::uint64_t below(std::uint64_t bound) { return random() % bound; }
 
-  static void fill_model(v1::Model* model, const std::string& name) {
+  static void fill_model(v1::Model* model, const std::string& name, bool joins) {
     model->set_name(name);
     model->set_slo_ms(100);
     model->set_default_timeout_ms(500);
     for (const auto role : {v1::InputTensor::ROLE_IDS, v1::InputTensor::ROLE_MASK}) {
+      if (joins) continue;
       auto* input = model->add_inputs();
       input->set_name(role == v1::InputTensor::ROLE_IDS ? "input_ids" : "attention_mask");
       input->set_datatype("INT64");
       input->set_role(role);
+    }
+    if (joins) {
+      auto* input = model->add_inputs();
+      input->set_name("logits");
+      input->set_datatype("FP32");
+      input->set_role(v1::InputTensor::ROLE_TENSOR);
+      input->add_dims(-1);
+      input->add_dims(2);
     }
     auto* logits = model->add_outputs();
     logits->set_name("logits");
@@ -209,7 +251,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
       for (std::uint64_t v = 0; v < stage.variants; ++v) {
         const std::string name = "m" + std::to_string(s) + std::to_string(v);
         const auto ms = static_cast<std::uint32_t>(1 + 4 * v);
-        fill_model(s + v == 0 ? deployment.mutable_model() : deployment.add_more_models(), name);
+        fill_model(s + v == 0 ? deployment.mutable_model() : deployment.add_more_models(), name, !stage.joins.empty());
         auto* runtime = deployment.add_runtimes();
         runtime->set_name(name + "_len");
         runtime->set_model(name);
@@ -247,6 +289,14 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
       }
     }
     for (std::size_t s = 1; s < stages_.size(); ++s) {
+      for (const std::int32_t tail : stages_[s].joins) {
+        auto* edge = pipeline->add_edges();
+        edge->set_from(static_cast<std::uint32_t>(tail));
+        edge->set_to(static_cast<std::int32_t>(s));
+        edge->set_join(static_cast<std::uint32_t>(stages_[s].fork));
+        for (std::uint64_t v = 0; v < stages_[static_cast<std::size_t>(tail)].variants; ++v) edge->add_factor(1);
+      }
+      if (!stages_[s].joins.empty()) continue;
       auto* edge = pipeline->add_edges();
       edge->set_from(static_cast<std::uint32_t>(stages_[s].parent));
       edge->set_to(static_cast<std::int32_t>(s));

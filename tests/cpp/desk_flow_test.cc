@@ -22,8 +22,9 @@ TEST(DeskFlows, EveryCallIsAnsweredOnceAndNothingIsLeft) {
   std::uint64_t well = 0;
   std::uint64_t badly = 0;
   std::uint64_t audited = 0;
-  std::uint64_t fewer = 0;  // tokens, compared with all of them
-  std::uint64_t over = 0;   // rows of tenants that pay more
+  std::uint64_t fewer = 0;   // tokens, compared with all of them
+  std::uint64_t joined = 0;  // rows of several
+  std::uint64_t over = 0;    // rows of tenants that pay more
   const auto first = number("DESK_FIRST", 0);
   for (std::uint64_t seed = first; seed < first + number("DESK_SEEDS", 100); ++seed) {
     DeskRig rig(seed);
@@ -72,6 +73,7 @@ TEST(DeskFlows, EveryCallIsAnsweredOnceAndNothingIsLeft) {
       EXPECT_EQ(answered, stage.answered()) << seed;
       EXPECT_EQ(ended, stage.ends()) << seed;
       EXPECT_LE(stage.answered(), stage.visits()) << seed;
+      if (stage.stage() == rig.joined()) joined += stage.answered();
       EXPECT_LE(stage.ends(), stage.answered()) << seed;
     }
   }
@@ -80,6 +82,7 @@ TEST(DeskFlows, EveryCallIsAnsweredOnceAndNothingIsLeft) {
   EXPECT_GT(audited, 100U);
   EXPECT_GT(fewer, 20U);
   EXPECT_GT(over, 0U);
+  EXPECT_GT(joined, 100U);
 }
 
 TEST(DeskCascades, EveryCallIsAnsweredOnceAndNothingIsLeft) {

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.fakes.processes import MARK, kill_marked
 
 
@@ -35,6 +37,14 @@ class Serving:
     async def wait(self, *, timeout_s: float = 30) -> int:
         async with asyncio.timeout(timeout_s):
             return await self.process.wait()
+
+    def worker_pid(self) -> int:
+        """A Triton server of this one."""
+        for process in psutil.process_iter(["name", "pid"]):
+            with contextlib.suppress(psutil.Error):
+                if "tritonserver" in process.name() and process.environ().get(MARK) == self.mark:
+                    return int(process.pid)
+        raise AssertionError(json.dumps(self.ready))
 
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))

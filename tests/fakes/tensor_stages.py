@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tritonclient.grpc.aio as triton
+
+from arlo.control.gateway.admin import AdminClient
+from tests.fakes.processes import until
+from tests.fakes.serving import Serving
 
 CODE = Path(__file__).parent / "stage_models.py"
 CUT = """\
@@ -152,8 +159,68 @@ datatype = "BYTES"
 dims = [1]
 """
 
+SERVE = """\
+[pipeline]
+flow = "flow.toml"
+max_bytes = 100000
+[workers]
+count = 2
+[gateway]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+[control]
+http_address = "127.0.0.1:0"
+"""
+
 
 def inputs_of(pages: Sequence[bytes]) -> list[Any]:
     one = triton.InferInput("page", [len(pages), 1], "BYTES")
     one.set_data_from_numpy(np.asarray([*pages, b""], np.object_)[:-1].reshape(-1, 1))
     return [one]
+
+
+async def nothing_left(served: Serving, models: Sequence[str]) -> None:
+    """No row of these waits or runs any more."""
+
+    async def idle() -> bool:
+        for model in models:
+            async with AdminClient(served.ready["admin"], model=model) as admin:
+                stats = await admin.stats()
+                if stats.queued or stats.in_flight:
+                    return False
+        return True
+
+    await until(idle, "nothing left")
+
+
+async def kill_under_load(served: Serving, ask: Callable[[list[bytes]], Awaitable[None]]) -> None:
+    """Four clients ask for pages of random parts, and a worker is killed under them (SIGKILL)."""
+    stop = asyncio.Event()
+    answered = 0
+
+    async def load(seed: int) -> None:
+        nonlocal answered
+        random = np.random.default_rng(seed)
+        while not stop.is_set():
+            parts = [
+                [bytes(random.integers(97, 123, random.integers(1, 12)).tolist()) for _ in range(n)]
+                for n in random.integers(0, 12, 3)
+            ]
+            await ask([b"|".join(each) for each in parts])
+            answered += 1
+
+    tasks = [asyncio.create_task(load(seed)) for seed in range(4)]
+
+    async def more(count: int) -> None:
+        wanted = answered + count
+        await until(lambda: answered >= wanted or any(task.done() for task in tasks), f"{count} more answers")
+
+    try:
+        await more(20)
+        os.kill(served.worker_pid(), signal.SIGKILL)
+        await more(60)
+    finally:
+        stop.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [result for result in results if result is not None] == []

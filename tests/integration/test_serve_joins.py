@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import pytest_asyncio
 import tritonclient.grpc.aio as triton
@@ -19,8 +16,7 @@ from arlo.catalog.wrapped import wrap
 from arlo.control.gateway.admin import AdminClient
 from tests.fakes.processes import until
 from tests.fakes.serving import Serving, serving
-from tests.fakes.tensor_stages import ALL, CODE, CUT, SIZE, SUM, inputs_of
-from tests.integration.test_serve_tensors import SERVE, worker_pid
+from tests.fakes.tensor_stages import ALL, CODE, CUT, SERVE, SIZE, SUM, inputs_of, kill_under_load, nothing_left
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
@@ -78,6 +74,7 @@ async def client(served: Serving) -> AsyncIterator[triton.InferenceServerClient]
         yield one
 
 
+MODELS = tuple(f"pages.{model}" for model in ("cut.cut", "sum.sum", "sum.sum2", "size.size", "all.all"))
 OUTPUTS = ("lines", "sum", "text", "row", "children", "route", "accuracy_expected")
 
 
@@ -101,20 +98,6 @@ def check(answer: Any, pages: Sequence[bytes]) -> None:
     assert answer.as_numpy("text").reshape(-1).tolist() == texts
 
 
-async def nothing_left(served: Serving) -> None:
-    """No row waits or runs any more."""
-
-    async def idle() -> bool:
-        for model in ("cut.cut", "sum.sum", "sum.sum2", "size.size", "all.all"):
-            async with AdminClient(served.ready["admin"], model=f"pages.{model}") as admin:
-                stats = await admin.stats()
-                if stats.queued or stats.in_flight:
-                    return False
-        return True
-
-    await until(idle, "nothing left")
-
-
 async def test_branches_join(client: Any, served: Serving) -> None:
     pages = [b"ab|cde|f", b"x", b"", b"|", b"abcdefghijklmnop|b|b|b|b|b|b|b|b|b|b"]
     answer = await ask(client, pages)
@@ -127,7 +110,7 @@ async def test_branches_join(client: Any, served: Serving) -> None:
         stages = (await admin.stats()).pipeline
         assert [stage.arrived for stage in stages] == [6, 17, 6, 6]
         assert sum(sum(v.ended for v in stage.variants) for stage in stages) == 6  # of the last stage
-    await nothing_left(served)
+    await nothing_left(served, MODELS)
 
 
 async def test_ways_that_differ(client: Any) -> None:
@@ -152,7 +135,7 @@ async def test_rows_that_cannot_be_made(client: Any, served: Serving) -> None:
         with pytest.raises(InferenceServerException, match=re.escape(what)):
             await ask(client, [page])
         check(await beside, [b"ab|cde"] * 3)
-    await nothing_left(served)
+    await nothing_left(served, MODELS)
 
 
 async def test_clients_that_leave(client: Any, served: Serving) -> None:
@@ -167,37 +150,14 @@ async def test_clients_that_leave(client: Any, served: Serving) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     check(await ask(client, [b"ab|c"]), [b"ab|c"])
-    await nothing_left(served)
+    await nothing_left(served, MODELS)
 
 
 async def test_a_killed_worker(client: Any, served: Serving) -> None:
     """kill -9 of a worker with pages under way: each is answered once, and of all its parts."""
-    stop = asyncio.Event()
-    answered = 0
 
-    async def load(seed: int) -> None:
-        nonlocal answered
-        random = np.random.default_rng(seed)
-        while not stop.is_set():
-            pages = [
-                b"|".join(bytes(random.integers(97, 123, random.integers(1, 12)).tolist()) for _ in range(n))
-                for n in random.integers(0, 12, 3)
-            ]
-            check(await ask(client, pages), pages)
-            answered += 1
+    async def right(pages: list[bytes]) -> None:
+        check(await ask(client, pages), pages)
 
-    tasks = [asyncio.create_task(load(seed)) for seed in range(4)]
-
-    async def more(count: int) -> None:
-        wanted = answered + count
-        await until(lambda: answered >= wanted or any(task.done() for task in tasks), f"{count} more answers")
-
-    try:
-        await more(20)
-        os.kill(worker_pid(served), signal.SIGKILL)
-        await more(60)
-    finally:
-        stop.set()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [result for result in results if result is not None] == []
-    await nothing_left(served)
+    await kill_under_load(served, right)
+    await nothing_left(served, MODELS)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import re
-import signal
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import pytest_asyncio
 import tritonclient.grpc.aio as triton
@@ -19,9 +15,9 @@ from tritonclient.utils import InferenceServerException
 
 from arlo.catalog.wrapped import wrap
 from arlo.control.gateway.admin import AdminClient
-from tests.fakes.processes import MARK, until
+from tests.fakes.processes import until
 from tests.fakes.serving import Serving, serving
-from tests.fakes.tensor_stages import BEST, CODE, CUT, SUM, inputs_of
+from tests.fakes.tensor_stages import BEST, CODE, CUT, SERVE, SUM, inputs_of, kill_under_load, nothing_left
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
@@ -49,19 +45,6 @@ from = "cut"
 to = "best"
 expand = {kind = "top_k", output = "scores", max = 2, factor = 2}
 """
-SERVE = """\
-[pipeline]
-flow = "flow.toml"
-max_bytes = 100000
-[workers]
-count = 2
-[gateway]
-grpc_address = "127.0.0.1:0"
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
-[control]
-http_address = "127.0.0.1:0"
-"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -82,6 +65,7 @@ async def client(served: Serving) -> AsyncIterator[triton.InferenceServerClient]
         yield one
 
 
+MODELS = ("pages.cut.cut", "pages.cut.cut2", "pages.sum.sum", "pages.best.best")
 OUTPUTS = ("sum.total", "sum.echo", "sum.row", "best.said", "best.row", "cut.scores", "cut.row", "children", "route")
 
 
@@ -121,7 +105,7 @@ async def test_pages_become_rows(client: Any, served: Serving) -> None:
     assert names == {"sum.total", "sum.echo", "sum.row", "best.said", "best.row"}
     metadata = await client.get_model_metadata("pages", as_json=True)
     assert metadata["inputs"] == [{"name": "page", "datatype": "BYTES", "shape": ["-1", "1"]}]
-    await nothing_left(served)
+    await nothing_left(served, MODELS)
 
 
 async def test_requests_that_do_not_fit(client: Any) -> None:
@@ -140,21 +124,6 @@ async def test_requests_that_do_not_fit(client: Any) -> None:
         assert what in str(raised.value)
 
 
-async def nothing_left(served: Serving) -> None:
-    """No row waits or runs any more."""
-    models = ("pages.cut.cut", "pages.cut.cut2", "pages.sum.sum", "pages.best.best")
-
-    async def idle() -> bool:
-        for model in models:
-            async with AdminClient(served.ready["admin"], model=model) as admin:
-                stats = await admin.stats()
-                if stats.queued or stats.in_flight:
-                    return False
-        return True
-
-    await until(idle, "nothing left")
-
-
 async def test_nonsense_of_a_stage(client: Any, served: Serving) -> None:
     """A stage that answers what cannot be: its row fails and says why, rows beside it do not."""
     for page, what in (
@@ -170,7 +139,7 @@ async def test_nonsense_of_a_stage(client: Any, served: Serving) -> None:
             await ask(client, [page])
         check(await beside, [b"ab|cde"] * 3)
     check(await ask(client, [b"after|all"]), [b"after|all"])
-    await nothing_left(served)
+    await nothing_left(served, MODELS)
 
 
 async def test_limits_of_a_page(client: Any, served: Serving) -> None:
@@ -180,7 +149,7 @@ async def test_limits_of_a_page(client: Any, served: Serving) -> None:
         await ask(client, [b"a" * 100_001])
     many = await ask(client, [b"|".join([b"a"] * 60)], ("sum.row", "children"))
     assert many.as_numpy("children").tolist() == [42]  # of 60 parts the first 40, and two labels
-    await nothing_left(served)
+    await nothing_left(served, MODELS)
 
 
 async def test_clients_that_leave(client: Any, served: Serving) -> None:
@@ -196,48 +165,14 @@ async def test_clients_that_leave(client: Any, served: Serving) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     check(await ask(client, [b"ab|c"]), [b"ab|c"])
-    await nothing_left(served)
+    await nothing_left(served, MODELS)
 
 
 async def test_a_killed_worker(client: Any, served: Serving) -> None:
     """kill -9 of a worker with pages under way: each is answered once, and rightly."""
-    stop = asyncio.Event()
-    answered = 0
 
-    async def load(seed: int) -> None:
-        nonlocal answered
-        random = np.random.default_rng(seed)
-        while not stop.is_set():
-            pages = [
-                b"|".join(bytes(random.integers(97, 123, random.integers(1, 12)).tolist()) for _ in range(n))
-                for n in random.integers(0, 12, 3)
-            ]
-            check(await ask(client, pages), pages)
-            answered += 1
+    async def right(pages: list[bytes]) -> None:
+        check(await ask(client, pages), pages)
 
-    tasks = [asyncio.create_task(load(seed)) for seed in range(4)]
-
-    async def more(count: int) -> None:
-        wanted = answered + count
-        await until(lambda: answered >= wanted or any(task.done() for task in tasks), f"{count} more answers")
-
-    try:
-        await more(20)
-        os.kill(worker_pid(served), signal.SIGKILL)
-        await more(60)
-    finally:
-        stop.set()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [result for result in results if result is not None] == []
-    await nothing_left(served)
-
-
-def worker_pid(served: Serving) -> int:
-    """A Triton server of this one."""
-    for process in psutil.process_iter(["name", "pid"]):
-        try:
-            if "tritonserver" in process.name() and process.environ().get(MARK) == served.mark:
-                return int(process.pid)
-        except psutil.Error:
-            continue
-    raise AssertionError(json.dumps(served.ready))
+    await kill_under_load(served, right)
+    await nothing_left(served, MODELS)

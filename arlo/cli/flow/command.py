@@ -10,8 +10,9 @@ from typing import Any
 DESCRIPTION = """Pipelines of models as one: how many instances of which variants, offline.
 
 A flow is a tree of stages. Each stage has variants of other accuracy and latency, and what a stage answers
-for one row becomes zero or more rows of the next. When workers are enough, the most accurate variants run
-on as few workers as possible; when they are not, accuracy is given up where it costs least (Loki, HPDC'24)."""
+for one row becomes zero or more rows of the next; branches may join. When workers are enough, the most
+accurate variants run on as few workers as possible; when they are not, accuracy is given up where it costs
+least (Loki, HPDC'24)."""
 
 EPILOG = """examples:
   arlo flow check examples/simulate/loki_traffic.toml                            what is odd about it

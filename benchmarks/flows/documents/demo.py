@@ -22,9 +22,9 @@ from benchmarks.flows.documents.served import Truth, measure, prepared
 from benchmarks.harness import machine
 
 DEPTHS = (1, 2)  # layers of MiniLM
-ROWS = 2500  # lines to train with
-RECORDED = 600  # lines that its accuracy is counted on
-MAX_TOKENS = 64
+ROWS = 2500  # runs of lines to train with
+RECORDED = 600  # of them that its accuracy is counted on
+MAX_TOKENS = 128  # of a page, which is cut
 
 
 def say(text: str) -> None:
@@ -36,9 +36,9 @@ def classifiers(work: Path, root: Path, pages: Sequence[sources.Page]) -> list[s
     command: Callable[..., str] = pipeline_demo.command
     data = root / "cascade" / sources.NAME
     if not (data / "train.jsonl").is_file():
-        sources.write_lines(pages, data)
+        sources.write_runs(pages, data)
     depths = [str(depth) for depth in DEPTHS]
-    say("models of lines")
+    say("models of pages")
     made = ["--rows", str(ROWS), "--max-tokens", str(MAX_TOKENS)]
     command("benchmarks.cascade.train", "--data", sources.NAME, "--depths", *depths, *made)
     repositories = [work / f"manual-{depth}" for depth in DEPTHS]

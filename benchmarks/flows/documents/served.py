@@ -67,10 +67,9 @@ def write_flow(work: Path, recorded: dict[str, Any], depths: Sequence[int]) -> f
     for tail, head, expand in (
         ("detect", "orient", f'factor = {recorded["lines"]:.1f}, max = 200, inputs = {{strip = "strips"}}'),
         ("orient", "read", 'inputs = {strip = "upright"}'),
-        ("read", "manual", ""),
     ):
-        kind = ", ".join(part for part in ('kind = "tensor"', expand) if part)
-        text += f'[[flow.edge]]\nfrom = "{tail}"\nto = "{head}"\nexpand = {{{kind}}}\n'
+        text += f'[[flow.edge]]\nfrom = "{tail}"\nto = "{head}"\nexpand = {{kind = "tensor", {expand}}}\n'
+    text += '[[flow.edge]]\nfrom = "read"\nto = "manual"\njoin = "detect"\n'  # all lines of a page
     (work / "flow.toml").write_text(text)
     (work / "serve.toml").write_text(SERVE)
     return float(slo_ms)
@@ -95,12 +94,12 @@ class Truth:
         }
 
     def judge(self, number: int, answer: Any) -> tuple[float, int, int]:
-        """Share of the letters that are right; lines, and those of which the right manual was told."""
+        """Share of the letters that are right; lines; 1 where the right manual was told."""
         page = self.pages[number]
         lines = [line.decode() for line in answer.as_numpy("read.text").reshape(-1)]
         told = [self.labels[label] for label in answer.as_numpy("manual.logits").argmax(-1)]
         right = sources.characters_right(sources.plain(" ".join(lines)), sources.plain(page.text))
-        return right, len(told), sum(each == page.manual for each in told)
+        return right, len(lines), int(told == [page.manual])
 
 
 async def load(address: str, truth: Truth, rate: float, slo_ms: float) -> dict[str, Any]:
@@ -154,7 +153,7 @@ def _figures(
         "lines": lines,
         "accuracy": mean([right for right, _, _ in judged.values()]),
         "accuracy_by_dpi": {dpi: mean([one[0] for key, one in judged.items() if key[1] == dpi]) for dpi in DPIS},
-        "manual_right": sum(right for _, _, right in judged.values()) / max(lines, 1),
+        "manual_right": mean([right for _, _, right in judged.values()]),
         "accuracy_expected": mean([float(one.as_numpy("accuracy_expected")[0]) for _, one in answers.values()]),
         "mean_ms": float(times.mean()),
         "p98_ms": float(np.quantile(times, 0.98)),

@@ -24,7 +24,7 @@ from arlo.errors import EnvironmentProblem
 from benchmarks.cascade.debian import unpacked
 from benchmarks.cascade.examples import Example, split_of, write_splits
 
-NAME = "manuals"  # of the data set
+NAME = "manual-runs"  # of the data set
 PACKAGES = (
     ("debian-faq", "11.1", "427426e0cfa6888622fc1d72631071cb4b5a1f86ccde722e7820bcef284de5d0"),
     ("r-doc-pdf", "4.2.2.20221110-2", "beb104ad5818d261f280a868294645ca31d7c63365f2c9a55aa3ca9aad5aa71d"),
@@ -42,7 +42,8 @@ NETWORKS = {
 MANUALS = ("FAQ", "R-FAQ", "R-admin", "R-data", "R-exts", "R-intro", "R-ints", "R-lang", "refman")
 MOST_PAGES = 150  # of one manual
 FEWEST_LETTERS = 600  # of a page that is shown
-SHORTEST_LINE = 15  # letters, to train with
+RUN = 8  # lines in a row, to train with
+SHORTEST_RUN = 60  # letters of them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,13 +118,14 @@ def shown(pages: Sequence[Page], split: str, count: int) -> list[Page]:
     return turns[:count]
 
 
-def write_lines(pages: Sequence[Page], folder: Path) -> None:
-    """Lines of the manuals and which one each is of, in splits: those of a page stay together."""
+def write_runs(pages: Sequence[Page], folder: Path) -> None:
+    """Runs of lines of the manuals and which one each is of, in splits: those of a page stay together."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = ((page, plain(line)) for page in pages for line in page.text.splitlines())
-    write_splits(
-        folder, (Example(line, page.manual, _group(page)) for page, line in lines if len(line) >= SHORTEST_LINE)
-    )
+    runs: list[tuple[Page, str]] = []
+    for page in pages:
+        lines = [plain(line) for line in page.text.splitlines() if plain(line)]
+        runs += [(page, "\n".join(lines[at : at + RUN])) for at in range(0, len(lines), RUN)]
+    write_splits(folder, (Example(text, page.manual, _group(page)) for page, text in runs if len(text) >= SHORTEST_RUN))
 
 
 def _group(page: Page) -> str:

@@ -26,20 +26,23 @@ bool comes_of(const Spec& spec, std::int32_t stage, std::int32_t before) {
   return stage == before;
 }
 
+// Whether rows of a stage go into one of `head`.
+bool leads(const Spec& spec, std::int32_t stage, std::int32_t head) {
+  return std::any_of(spec.edges.begin(), spec.edges.end(),
+                     [&](const EdgeSpec& e) { return e.from == stage && (e.to == head || leads(spec, e.to, head)); });
+}
+
 void validate_joins(const Spec& spec, const std::vector<int>& reached) {
-  std::vector<bool> joined(spec.stages.size());  // what comes there waits for others
-  for (auto s = static_cast<std::int32_t>(spec.stages.size()) - 1; s >= 0; --s) {
-    for (const EdgeSpec& e : spec.edges) {
-      if (e.from == s && (e.join >= 0 || joined[at(e.to)])) joined[at(s)] = true;
-    }
-  }
   for (const EdgeSpec& e : spec.edges) {
     const EdgeSpec& main = edge_to(spec, e.to);
     need(reached[at(e.to)] == 1 || e.join >= 0, "edges: several lead to a stage only where it joins their rows");
     need(e.join == main.join, "join: all edges to a stage join rows of the same one");
-    need(!e.falls_back || (e.join < 0 && !joined[at(e.to)]), "falls_back: not where rows are joined behind it");
     if (e.join < 0) continue;
     need(comes_of(spec, e.from, e.join), "join: rows of the tail do not come of that stage");
+    for (const EdgeSpec& on_way : spec.edges) {
+      const bool inside = on_way.to != e.join && comes_of(spec, on_way.to, e.join) && leads(spec, on_way.to, e.to);
+      need(!on_way.falls_back || (on_way.to != e.to && !inside), "falls_back: not on the way of rows that join");
+    }
     const auto others = std::count_if(spec.edges.begin(), spec.edges.end(),
                                       [&](const EdgeSpec& other) { return other.from == e.from; });
     need(&e == &main || others == 1, "join: a tail makes nothing else, but that of a stage's first edge");
