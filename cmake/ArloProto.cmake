@@ -80,6 +80,7 @@ add_custom_command(
 add_library(arlo_proto STATIC EXCLUDE_FROM_ALL ${kserve_cc} ${ARLO_GEN}/arlo/v1/config.pb.cc ${ARLO_GEN}/arlo/v1/admin.pb.cc)
 target_include_directories(arlo_proto SYSTEM PUBLIC ${ARLO_GEN})
 target_link_libraries(arlo_proto PUBLIC protobuf::libprotobuf Threads::Threads)
+set_target_properties(arlo_proto PROPERTIES UNITY_BUILD OFF)  # private names of generated code meet
 # Generated code is not in the data path, which reads and writes the protocol by hand; at -O3 it takes a minute to compile.
 target_compile_options(arlo_proto PRIVATE -O1)
 if(ARLO_SANITIZE)

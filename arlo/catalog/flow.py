@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
+from arlo.catalog import flow_joins
 from arlo.catalog.latency import LatencyTable, ms_in_ns
 from arlo.errors import ConfigError
 
@@ -385,42 +386,7 @@ class Flow:
                 todo += [edge.head for edge in self.edges if edge.tail == at]
         _need(len(reached) == len(names), f"stage {sorted(set(names) - reached)[:1]} is not reached from the entry")
         _need(len(self.order) == len(names), "the edges lead round in a circle")
-        for i, edge in enumerate(self.edges):
-            if edge.join:
-                self._check_join(i)
-
-    def _check_join(self, number: int) -> None:
-        edge = self.edges[number]
-        assert edge.head is not None
-        where, tail = f"edge {edge.name}: join", self.index[edge.tail]
-        _need(edge.join in self.index, f"{where} names no stage: {edge.join!r}; known: {', '.join(self.index)}")
-        before = self._comes_of(tail)
-        _need(
-            self.index[edge.join] in before,
-            f"{where} must be a stage that all rows of {edge.tail!r} come of, not {edge.join!r}; it is one of: "
-            + (", ".join(self.stages[i].name for i in before) or "none, for it is the entry"),
-        )
-        first = self.of_tree(number)
-        _need(
-            first or len(self.out(tail)) == 1,
-            f"edge {edge.name}: only the tail of the first edge to {edge.head!r} may have other edges",
-        )
-        between = [self.parent_edge[i] for i in self.line(tail)]
-        inside = between[self.line(tail).index(self.index[edge.join]) + 1 :]
-        for each in inside:
-            _need(
-                each is None or not self.edges[each].falls_back,
-                f"edge {edge.name}: what is joined cannot have an edge with an answer on its way",
-            )
-
-    def _comes_of(self, stage: int) -> tuple[int, ...]:
-        """Stages of which each row of this one comes of one row, from the entry on; what was joined of the fork's."""
-        by = self.parent_edge[stage]
-        if by is None:
-            return ()
-        edge = self.edges[by]
-        before = self.index[edge.join or edge.tail]
-        return (*self._comes_of(before), before)
+        flow_joins.check(self)
 
     def _check_edges(self, stage: int) -> None:
         count = len(self.stages[stage].variants)
@@ -528,32 +494,14 @@ class Flow:
         rows join, what the means of the stages before make of it."""
         found = self.edges[edge]
         if found.join:
-            return self._joined(edge)
+            return self._joined[edge]
         tail = self.index[found.tail]
         share = _of(found.when.share, variant) if found.when.share else max(1 - self.exit_share(tail, variant), 0.0)
         return share * min(_of(found.expand.factor, variant), found.expand.max)
 
-    def _joined(self, edge: int) -> float:
-        """Rows of a head for a row that comes by this edge: one for each row of the fork, where that has any. All
-        counts for the first edge."""
-        if not self.of_tree(edge):
-            return 0.0
-        head = self.edges[edge].head
-        come = {i: self._parts(i) for i, each in enumerate(self.edges) if each.head == head}
-        return min(math.fsum(come.values()), 1.0) / come[edge] if come[edge] > 0 else 0.0
-
-    def _parts(self, edge: int) -> float:
-        """Rows that come by an edge that joins of one row of the fork: means over the variants."""
-        found = self.edges[edge]
-        line = self.line(self.index[found.tail])
-        rows = 1.0
-        for stage in line[line.index(self.index[found.join]) + 1 :]:
-            by = self.parent_edge[stage]
-            assert by is not None
-            count = len(self.stages[self.index[self.edges[by].tail]].variants)
-            rows *= math.fsum(self.factor(by, k) for k in range(count)) / count
-        tail = self.stages[line[-1]].variants
-        return rows * (1 - math.fsum(self.exit_share(line[-1], k) for k in range(len(tail))) / len(tail))
+    @functools.cached_property
+    def _joined(self) -> dict[int, float]:
+        return flow_joins.factors(self)
 
     def prefixes(self, stage: int) -> Iterator[Prefix]:
         """All choices of variants from the entry to a stage, in order."""

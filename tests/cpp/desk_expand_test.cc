@@ -112,5 +112,44 @@ TEST(Expand, NothingIsNoChild) {
   EXPECT_EQ(to.count, 0U);
 }
 
+// Steps of two inputs stand beside each other, and are those of one part.
+TEST(Join, StepsOfSeveralInputsAreOfOnePart) {
+  ModelSpec model;
+  for (const char* name : {"x", "y"}) {
+    InputSpec input;
+    input.name = name;
+    input.datatype = "FP32";
+    input.item = 4;
+    input.dims = {-1};
+    model.inputs.push_back(input);
+  }
+  const auto part = [](const std::vector<float>& x, const std::vector<float>& y) {
+    auto source = std::make_shared<FlowSource>();
+    for (const auto& values : {x, y}) {
+      auto& cells = source->inputs.emplace_back();
+      const auto body = std::make_shared<std::string>(raw(values));
+      cells.of.emplace_back(*body);
+      cells.body = body;
+    }
+    source->count = 1;
+    return source;
+  };
+  std::uint64_t bytes = 0;
+  FlowSource whole;
+  const auto a = part({1, 2}, {3, 4});
+  const auto b = part({5}, {6});
+  EXPECT_FALSE(join({a.get(), b.get()}, model, whole, &bytes).has_value());
+  EXPECT_EQ(whole.cell(0, 0), raw<float>({1, 2, 5}));
+  EXPECT_EQ(whole.cell(1, 0), raw<float>({3, 4, 6}));
+  EXPECT_EQ(bytes, 24U);
+  FlowSource none;
+  const auto more = part({1, 2, 3}, {4, 5});
+  const auto less = part({1, 2}, {3, 4, 5});
+  EXPECT_TRUE(join({more.get(), less.get()}, model, none, &bytes).has_value()) << "as many in all, not of each";
+  FlowSource alone;
+  EXPECT_FALSE(join({b.get()}, model, alone, &bytes).has_value());
+  EXPECT_EQ(bytes, 24U) << "one alone is not written anew";
+}
+
 }  // namespace
 }  // namespace arlo::gateway

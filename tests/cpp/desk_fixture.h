@@ -176,6 +176,14 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
         stages_[static_cast<std::size_t>(at)].anew = false;
     }
     stages_.push_back({tail, 1 + below(2), false, false, false, false, false, false, tails, fork});
+    // And one more behind it, of the same fork or of one before.
+    if (below(3) > 0) return;
+    const auto last = static_cast<std::int32_t>(stages_.size()) - 1;
+    while (fork > 0 && below(2) == 0) fork = stages_[static_cast<std::size_t>(fork)].parent;
+    for (std::int32_t at = last; at > fork; at = stages_[static_cast<std::size_t>(at)].parent) {
+      stages_[static_cast<std::size_t>(at)].anew = false;
+    }
+    stages_.push_back({last, 1, false, false, false, false, false, false, {last}, fork});
   }
 
   std::uint64_t below(std::uint64_t bound) { return random() % bound; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -259,11 +260,11 @@ struct Journeys {
     spec.drop = static_cast<Drop>(random() % 5);
     spec.on_drop = static_cast<OnDrop>(random() % 2);
     spec.max_open = random() % 2 == 0 ? 8 : 100;
-    const auto stages = static_cast<std::int32_t>(1 + random() % 7);
+    const auto stages = static_cast<std::int32_t>(1 + random() % 10);
     std::uint16_t id = 0;
     for (std::int32_t s = 0; s < stages; ++s) {
       spec.stages.emplace_back();
-      for (std::uint64_t v = 0; v < 1 + random() % 3; ++v) {
+      for (std::uint64_t v = 0; v < 1 + random() % (stages > 6 ? 2 : 3); ++v) {
         spec.stages.back().variants.push_back(
             variant(id++, .5 + .1 * static_cast<double>(random() % 5), static_cast<TimeNs>(1 + random() % 5) * kMs));
       }
@@ -361,7 +362,7 @@ struct Journeys {
       if (times != 1) return false;
     }
     const auto open_roots = static_cast<std::uint64_t>(rig->pipeline->roots());
-    return exited.size() + open_roots == arrived && rig->too_late == 0 && !rig->unsound &&
+    return exited.size() + open_roots == arrived && rig->too_late == 0 && !rig->unsound && worth_adds_up &&
            rig->started == rig->finished + rig->lost + rig->running.size();
   }
 
@@ -393,6 +394,8 @@ struct Journeys {
       entered += s.kind == Step::Kind::kEnter && s.from < 0 ? 1 : 0;
       if (s.kind == Step::Kind::kExit) {
         exited[s.tag] += 1;
+        const bool whole = s.failed || s.dropped > 0 || std::abs(s.served - 1) < 1e-9;
+        worth_adds_up = worth_adds_up && whole && s.served < 1 + 1e-9 && s.accuracy < 1 + 1e-9;
         if (!open.empty() && open.back() == s.root) open.clear();
       }
     }
@@ -403,6 +406,7 @@ struct Journeys {
   std::vector<RootId> open;                   // the last one, while it is
   std::vector<dispatch::InstanceId> workers;  // that neither drain nor are gone
   std::map<std::uint64_t, int> exited;
+  bool worth_adds_up = true;
   std::size_t seen = 0;
   std::uint64_t arrived = 0;
   std::uint64_t entered = 0;

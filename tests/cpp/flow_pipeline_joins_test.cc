@@ -1,7 +1,10 @@
 // Rows that become one again.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "flow_pipeline_fixture.h"
 
@@ -150,6 +153,115 @@ TEST(Joins, HaveTimeLeftForWhatIsBehind) {
     if (s.stage == 0) continue;
     EXPECT_EQ(s.due, 8 * kMs) << s.stage;
   }
+}
+
+// A pipeline of one variant a stage, each with a worker.
+struct Simple {
+  explicit Simple(const Spec& spec) : rig(spec) {
+    for (std::size_t v = 0; v < rig.runtimes.size(); ++v) workers.push_back(rig.join(v));
+  }
+  static Spec of(const std::vector<double>& accuracies, std::vector<EdgeSpec> edges) {
+    Spec spec;
+    for (const double accuracy : accuracies) {
+      spec.stages.push_back({{variant(static_cast<std::uint16_t>(spec.stages.size()), accuracy, kMs)}});
+    }
+    spec.edges = std::move(edges);
+    return spec;
+  }
+  void finish(std::size_t stage, const std::vector<std::int32_t>& counts = {}) { rig.finish(workers[stage], counts); }
+  [[nodiscard]] bool runs(std::size_t stage) const { return rig.running.contains(workers[stage]); }
+
+  Rig rig;
+  std::vector<dispatch::InstanceId> workers;
+};
+
+TEST(Joins, OfTwoHeadsWaitForTheirOwnAlone) {
+  Simple one(Simple::of({.9, .9, .9, .9, .9},
+                        {{0, 1, {1}, 0}, {0, 2, {1}, 0}, {1, 3, {1}, 0, false, 0}, {2, 4, {1}, 0, false, 0}}));
+  one.rig.arrive();
+  one.finish(0, {1, 1});
+  one.finish(2, {1});
+  EXPECT_TRUE(one.runs(4)) << "1 leads elsewhere";
+  EXPECT_TRUE(one.runs(1));
+
+  // An inner fork of which one branch leads to the outer head.
+  Simple inner(
+      Simple::of({.9, .9, .9, .9, .9, .9},
+                 {{0, 1, {1}, 0}, {1, 2, {1}, 0}, {1, 3, {1}, 0}, {2, 4, {1}, 0, false, 0}, {3, 5, {1}, 0, false, 1}}));
+  inner.rig.arrive();
+  inner.finish(0, {1});
+  inner.finish(1, {1, 1});
+  inner.finish(2, {1});
+  EXPECT_TRUE(inner.runs(4));
+  EXPECT_TRUE(inner.runs(3));
+
+  // A head that leads to the other one is waited for.
+  Simple both(Simple::of(
+      {.9, .9, .9, .9, .9},
+      {{0, 1, {1}, 0}, {0, 2, {1}, 0}, {1, 3, {1}, 0, false, 0}, {3, 4, {1}, 0, false, 0}, {2, 4, {0}, 0, false, 0}}));
+  both.rig.arrive();
+  both.finish(0, {1, 1});
+  both.finish(2, {1});
+  both.finish(1, {1});
+  EXPECT_TRUE(both.runs(3));
+  EXPECT_FALSE(both.runs(4));
+  both.finish(3, {1});
+  EXPECT_TRUE(both.runs(4));
+}
+
+TEST(Joins, TheBestWayCanBeAskedFor) {
+  for (int children = 1; children <= 20; ++children) {
+    for (const double a : {.5, .6, .77, .83, .9, .95}) {
+      Spec spec = Simple::of({a, a, a}, {{0, 1, {1}, 0}, {1, 2, {1}, 0, false, 0}});
+      Simple one(spec);
+      one.rig.arrive(kNever, 1, best_way(one.rig.pipeline->tree()).accuracy);
+      one.finish(0, {children});
+      for (int i = 0; i < children; ++i) one.finish(1, {1});
+      EXPECT_TRUE(one.runs(2)) << children << " of " << a;
+    }
+  }
+  Simple uneven(Simple::of({1, .9, .8, .9},
+                           {{0, 1, {1}, 0}, {0, 2, {1}, 0}, {1, 3, {1}, 0, false, 0}, {2, 3, {0}, 0, false, 0}}));
+  const BestWay best = best_way(uneven.rig.pipeline->tree());
+  EXPECT_NEAR(best.accuracy, .8 * .9, 1e-12) << "of the worse branch";
+  uneven.rig.arrive(kNever, 1, best.accuracy);
+  uneven.finish(0, {1, 1});
+  uneven.finish(1, {1});
+  uneven.finish(2, {1});
+  EXPECT_TRUE(uneven.runs(3));
+}
+
+TEST(Joins, AnAnswerThatStandsInIsAsGoodAsItsParts) {
+  // The head's answer counts where the last stage's does not come: what it was made of matters, not what the tree says.
+  const auto stands_in = [](double main, double beside, double wanted) {
+    Spec spec = Simple::of(
+        {1, main, beside, .9, 1},
+        {{0, 1, {1}, 0}, {0, 2, {1}, 0}, {1, 3, {1}, 0, false, 0}, {2, 3, {0}, 0, false, 0}, {3, 4, {1}, 0, true}});
+    spec.accuracy = {1, main, beside, main * .9, .95};
+    Simple one(spec);
+    one.rig.arrive(kNever, 1, wanted);
+    one.finish(0, {1, 1});
+    one.finish(1, {1});
+    one.finish(2, {1});
+    one.finish(3, {1});
+    one.rig.leave(one.workers[4], false);
+    const Step exit = one.rig.of(Step::Kind::kExit).at(0);
+    if (!exit.failed) EXPECT_NEAR(exit.accuracy, (main + beside) / 2 * .9, 1e-12);
+    return !exit.failed;
+  };
+  EXPECT_FALSE(stands_in(1, .9, .88));
+  EXPECT_TRUE(stands_in(.9, 1, .84));
+  EXPECT_TRUE(stands_in(.9, 1, .9 * .95));
+}
+
+TEST(Joins, AreCheckedInNoTime) {
+  Spec spec = Simple::of(std::vector<double>(kMaxStages, .9), {{0, 1, {1}, 0}, {1, 2, {1}, 0, false, 0}});
+  for (std::int32_t from = 2; from < kMaxStages; ++from) {
+    for (std::int32_t to = std::max(from + 1, 3); to < kMaxStages; ++to) {
+      for (int same = 0; same < 4; ++same) spec.edges.push_back({from, to, {1}, 0, false, 0});
+    }
+  }
+  EXPECT_THROW(validate(spec), std::invalid_argument);  // within the test's time limit
 }
 
 TEST(Joins, BadOnesAreRefused) {

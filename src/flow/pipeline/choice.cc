@@ -9,7 +9,7 @@ namespace arlo::flow::pipeline {
 // For the client.
 bool Pipeline::good(const Visit& visit, const Root& root, Node node, std::int32_t variant) const {
   return (variant >= 64 || ((root.may_take >> variant) & 1U) != 0) &&
-         tree_.best(node) * visit.scale >= root.min_accuracy;
+         tree_.best(node) * scale_of(visit) + kRounding >= root.min_accuracy;
 }
 
 // It is, and it has not refused the visit.
@@ -44,7 +44,7 @@ bool Pipeline::any_there(const Visit& visit) const {
 // Its row has an answer that is good enough for the client.
 bool Pipeline::falls_back(const Visit& visit, const Root& root) const {
   return visit.edge >= 0 && spec_.edges[at(visit.edge)].falls_back &&
-         tree_.accuracy(tree_.parent(visit.block, visit.stage)) >= root.min_accuracy;
+         tree_.accuracy(tree_.parent(visit.block, visit.stage)) * visit.scale + kRounding >= root.min_accuracy;
 }
 
 TimeNs Pipeline::expected(const Visit& visit, Node node, const Limits& limits, TimeNs now) const {

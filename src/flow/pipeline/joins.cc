@@ -34,7 +34,6 @@ Group Joins::fork(std::int32_t stage, Node node, std::uint32_t made, Group outer
     group.node = kNone;
     group.worth = group.right = 0;
     group.parts.clear();
-    enter(outer);
     *first = outer = id;
   }
   return outer;

@@ -2,8 +2,9 @@
 // that one row of the fork has become, and that leads there, waits for each other. Whoever ends last makes the head's
 // row, of the parts that came; where none came there is none.
 //
-// A *group* is what one row of a fork has become for one head. A visit belongs to the innermost group that its stage
-// leads to, a group to the one around it. Groups live as long as their root.
+// A *group* is what one row of a fork has become for one head. Groups lie in each other, those of an earlier head
+// inside; a visit knows the innermost, and holds all of them that its stage leads to. Groups live as long as their
+// root.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +30,15 @@ class Joins {
   // A visit of this stage, with this node, has made rows of these stages (bits): groups open for those that lead to a
   // stage which joins what comes from here. `first`: of the root's groups. Returns the innermost.
   Group fork(std::int32_t stage, Node node, std::uint32_t made, Group outer, Group* first);
-  // The innermost of them that rows of a stage belong to.
+  // The innermost of them that rows of a stage lead to.
   [[nodiscard]] Group of(Group innermost, std::int32_t stage) const;
-  void enter(Group group) {
-    if (group != dispatch::kNone) ++groups_[group].open;
+  // A visit at this stage holds them.
+  void hold(Group innermost, std::int32_t stage) {
+    for (Group g = of(innermost, stage); g != dispatch::kNone; g = of(groups_[g].outer, stage)) ++groups_[g].open;
   }
   // Of a visit with this node that the innermost group is of; `right`: worth x accuracy.
   void add(Group innermost, std::int32_t head, const Part& part, Node node, double worth, double right);
-  // One that belongs to it is gone. True: it was the last.
+  // One that holds it is gone. True: it was the last.
   bool leave(Group group) { return --groups_[group].open == 0; }
   [[nodiscard]] Group outer(Group group) const { return groups_[group].outer; }
   [[nodiscard]] std::int32_t head(Group group) const { return groups_[group].head; }
@@ -54,7 +56,7 @@ class Joins {
   struct Of {
     std::int32_t head = 0;
     std::int32_t stage = 0;  // the fork
-    std::int32_t open = 0;   // visits and groups that belong to it
+    std::int32_t open = 0;   // visits that hold it
     Group outer = dispatch::kNone;
     Group next = dispatch::kNone;  // of the root's, or the free ones
     Node fork = 0;                 // of its row

@@ -148,7 +148,7 @@ VisitId Pipeline::take(const Visit& visit) {
   if (root.visits != kNone) visits_[root.visits].prev = id;
   root.visits = id;
   ++root.open;
-  joins_.enter(visit.group);
+  joins_.hold(visit.group, visit.stage);
   pending_.push_back({id, kNone});
   return id;
 }
@@ -244,38 +244,36 @@ void Pipeline::drop(VisitId id, DropReason reason, TimeNs now) {
         .tag = root.tag,
         .parent = visit.parent,
         .utility = visit.worth});
-  const Group group = visit.group;
+  const Visit ended = visit;
   leave(id);
   give_back(id);
   if (spec_.on_drop == OnDrop::kFail && !kept) {
     end(of, true);
     return;
   }
-  close(group, of, 0, now);
+  close(ended, 0, now);
   if (roots_[of].open == 0) end(of, false);
 }
 
-// A visit that belonged to this group has ended. Where it was the last, a row is made of what came of them.
-void Pipeline::close(Group group, RootId root, TimeNs overrun, TimeNs now) {
-  while (group != kNone && joins_.leave(group)) {
-    const Group outer = joins_.outer(group);
-    const std::int32_t head = joins_.head(group);
-    if (!joins_.parts(group).empty()) {
-      const Node before = joins_.node(group);
-      const double accuracy = tree_.accuracy(before);
-      take({.root = root,
-            .block = tree_.block(before, head),
-            .worth = joins_.worth(group),
-            .entered = now,
-            .overrun = overrun,
-            .scale = accuracy > 0 ? joins_.accuracy(group) / accuracy : 1,
-            .group = joins_.of(outer, head),
-            .made_of = group,
-            .stage = static_cast<std::int16_t>(head),
-            .edge = static_cast<std::int16_t>(tree_.stage(head).edge),
-            .state = State::kToJoin});
-    }
-    group = outer;
+// A visit has ended. Of each group that it was the last to hold a row is made, which holds those around it first.
+void Pipeline::close(const Visit& visit, TimeNs overrun, TimeNs now) {
+  const std::int32_t stage = visit.stage;
+  for (Group g = joins_.of(visit.group, stage); g != kNone; g = joins_.of(joins_.outer(g), stage)) {
+    if (!joins_.leave(g) || joins_.parts(g).empty()) continue;
+    const std::int32_t head = joins_.head(g);
+    const Node before = joins_.node(g);
+    const double accuracy = tree_.accuracy(before);
+    take({.root = visit.root,
+          .block = tree_.block(before, head),
+          .worth = joins_.worth(g),
+          .entered = now,
+          .overrun = overrun,
+          .scale = accuracy > 0 ? joins_.accuracy(g) / accuracy : 1,  // where the tree says 0 it stays 0
+          .group = joins_.outer(g),
+          .made_of = g,
+          .stage = static_cast<std::int16_t>(head),
+          .edge = static_cast<std::int16_t>(tree_.stage(head).edge),
+          .state = State::kToJoin});
   }
 }
 
@@ -350,6 +348,7 @@ void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now
   }
   const Tree::Stage& stage = tree_.stage(visit.stage);
   const double accuracy = this->accuracy(id);
+  const double scale = scale_of(visit);
   Group group = visit.group;
   if (stage.forks != 0 && count > 0) group = joins_.fork(visit.stage, visit.node, made_of, group, &root.groups);
   double parted = 0;  // of its worth, what goes on
@@ -374,8 +373,8 @@ void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now
                 .entered = now,
                 .overrun = overrun,
                 .parent = made.tag,
-                .scale = visit.scale,
-                .group = joins_.of(group, out->to),
+                .scale = scale,
+                .group = group,
                 .length = made.length,
                 .stage = static_cast<std::int16_t>(out->to),
                 .edge = static_cast<std::int16_t>(made.edge),
@@ -389,14 +388,14 @@ void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now
   if (parted == 0) ++roots_[visit.root].answered;
   leave(id);
   give_back(id);
-  close(visit.group, visit.root, overrun, now);
+  close(visit, overrun, now);
   if (roots_[visit.root].open == 0) end(visit.root, false);
 }
 
 bool Pipeline::pays(VisitId id, std::span<const std::int32_t> edges, double gain, bool planned) const {
   const Visit& visit = visits_[id];
   const Root& root = roots_[visit.root];
-  if (accuracy(id) < root.min_accuracy) return true;
+  if (accuracy(id) + kRounding < root.min_accuracy) return true;
   const Values& values = planned ? planned_ : values_;
   const double k = planned ? 1 : visit.worth * root.utility;
   double value = 0;  // by the means of accuracy, less what it costs

@@ -204,7 +204,7 @@ class Pipeline {
   [[nodiscard]] std::int32_t stage(VisitId visit) const { return visits_[visit].stage; }
   // Of its answer, expected.
   [[nodiscard]] double accuracy(VisitId visit) const {
-    return std::min(tree_.accuracy(visits_[visit].node) * visits_[visit].scale, 1.0);
+    return std::min(tree_.accuracy(visits_[visit].node) * scale_of(visits_[visit]), 1.0);
   }
   [[nodiscard]] double worth(VisitId visit) const { return visits_[visit].worth; }  // part of its root's
   // That it got, of its stage.
@@ -248,8 +248,8 @@ class Pipeline {
     TimeNs overrun = 0;        // of the stage before, over its budget; at most 0: it was quick enough
     std::uint64_t parent = 0;  // tag
     std::uint64_t tried = 0;   // variants of its stage that refused it
-    double scale = 1;          // accuracy of what it comes of over that of the way which its node says
-    Group group = kNone;       // innermost, that it belongs to
+    double scale = 1;          // accuracy of the row it comes of, over that of the way which its node says
+    Group group = kNone;       // the innermost around it
     Group made_of = kNone;     // where its stage joins rows
     std::int32_t length = 1;
     std::int32_t index = 0;
@@ -274,7 +274,7 @@ class Pipeline {
   void leave(VisitId visit);
   void give_back(VisitId visit);
   void drop(VisitId visit, DropReason reason, TimeNs now);
-  void close(Group group, RootId root, TimeNs overrun, TimeNs now);
+  void close(const Visit& visit, TimeNs overrun, TimeNs now);
   void end(RootId root, bool failed);
   bool enter(VisitId visit, TimeNs now, Step& step);
   [[nodiscard]] Limits limits_of(const Visit& visit, const Root& root) const;
@@ -298,6 +298,12 @@ class Pipeline {
   void route();
   void set_prices(TimeNs now);
 
+  // Where the head of an edge answers anew it does not matter what its tail came of.
+  [[nodiscard]] double scale_of(const Visit& visit) const {
+    return visit.edge >= 0 && spec_.edges[at(visit.edge)].falls_back ? 1 : visit.scale;
+  }
+
+  static constexpr double kRounding = 1e-9;   // of products of accuracies
   static constexpr double kTargetWait = .25;  // of a stage's slack, where prices are the plan's
   static constexpr double kSteep = 1.5;
   // Of a root's worth, what it costs at the lowest price by the most accurate variants, and at the highest by those

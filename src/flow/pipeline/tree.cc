@@ -26,13 +26,13 @@ bool comes_of(const Spec& spec, std::int32_t stage, std::int32_t before) {
   return stage == before;
 }
 
-// Whether rows of a stage go into one of `head`.
-bool leads(const Spec& spec, std::int32_t stage, std::int32_t head) {
-  return std::any_of(spec.edges.begin(), spec.edges.end(),
-                     [&](const EdgeSpec& e) { return e.from == stage && (e.to == head || leads(spec, e.to, head)); });
-}
-
 void validate_joins(const Spec& spec, const std::vector<int>& reached) {
+  std::vector<std::uint32_t> leads(spec.stages.size());  // bits: stages behind
+  for (auto s = static_cast<std::int32_t>(spec.stages.size()) - 1; s >= 0; --s) {
+    for (const EdgeSpec& e : spec.edges) {
+      if (e.from == s) leads[at(s)] |= 1U << e.to | leads[at(e.to)];
+    }
+  }
   for (const EdgeSpec& e : spec.edges) {
     const EdgeSpec& main = edge_to(spec, e.to);
     need(reached[at(e.to)] == 1 || e.join >= 0, "edges: several lead to a stage only where it joins their rows");
@@ -40,7 +40,8 @@ void validate_joins(const Spec& spec, const std::vector<int>& reached) {
     if (e.join < 0) continue;
     need(comes_of(spec, e.from, e.join), "join: rows of the tail do not come of that stage");
     for (const EdgeSpec& on_way : spec.edges) {
-      const bool inside = on_way.to != e.join && comes_of(spec, on_way.to, e.join) && leads(spec, on_way.to, e.to);
+      const bool inside =
+          on_way.to != e.join && comes_of(spec, on_way.to, e.join) && (leads[at(on_way.to)] >> e.to & 1U) != 0;
       need(!on_way.falls_back || (on_way.to != e.to && !inside), "falls_back: not on the way of rows that join");
     }
     const auto others = std::count_if(spec.edges.begin(), spec.edges.end(),
@@ -190,6 +191,8 @@ BestWay best_way(const Tree& tree) {
   BestWay way;
   std::vector<Node> node(at(tree.stages()));
   std::vector<double> rows(at(tree.stages()), 1);
+  std::vector<double> scale(at(tree.stages()), 1);  // of what a row comes of, over what the tree says
+  std::vector<double> least(at(tree.stages()), 1);  // of the branches beside, where rows join
   for (std::int32_t s = 0; s < tree.stages(); ++s) {
     const auto& stage = tree.stage(s);
     const Block block = stage.parent < 0 ? stage.first : tree.block(node[at(stage.parent)], s);
@@ -206,7 +209,13 @@ BestWay best_way(const Tree& tree) {
       rows[at(s)] = rows[at(stage.parent)] * stage.factor[at(way.variants[at(stage.parent)])];
     }
     way.rows += rows[at(s)];
-    if (stage.leaf()) way.accuracy = std::min(way.accuracy, tree.accuracy(node[at(s)]));
+    if (stage.parent >= 0) scale[at(s)] = scale[at(stage.parent)];
+    if (least[at(s)] < 1 && tree.accuracy(tree.parent(node[at(s)], s)) > 0) {
+      scale[at(s)] = std::min(scale[at(s)], least[at(s)] / tree.accuracy(tree.parent(node[at(s)], s)));
+    }
+    const double accuracy = tree.accuracy(node[at(s)]) * scale[at(s)];
+    for (const auto& out : stage.beside) least[at(out.to)] = std::min(least[at(out.to)], accuracy);
+    if (stage.leaf() && stage.beside.empty()) way.accuracy = std::min(way.accuracy, accuracy);
   }
   return way;
 }

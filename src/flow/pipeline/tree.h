@@ -81,7 +81,7 @@ class Tree {
 struct BestWay {
   std::vector<std::int32_t> variants;  // [stages], in their stage
   std::uint64_t may_take = 0;          // as RootArrival has them; of stages with a line: all
-  double accuracy = 1;                 // of its least accurate leaf
+  double accuracy = 1;                 // of its least accurate leaf; what is joined counts as its least accurate part
   double rows = 0;                     // that a root is expected to become, itself included
 };
 BestWay best_way(const Tree& tree);

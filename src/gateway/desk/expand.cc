@@ -182,6 +182,19 @@ MaybeFault join(const std::vector<const FlowSource*>& parts, const ModelSpec& mo
                 std::uint64_t* bytes) {
   to.count = 1;
   to.texts = parts.front()->texts;
+  for (const auto* part : parts) {  // steps that stand beside each other are of one part
+    std::int64_t known = -1;
+    for (std::size_t i = 0; i < part->inputs.size() && !to.texts; ++i) {
+      if (model.inputs[i].item == 0) continue;
+      const auto size = part->cell(i, 0).size();
+      const auto steps = static_cast<std::int64_t>(size / model.inputs[i].step());
+      if (size % model.inputs[i].step() != 0 || (known >= 0 && steps != known)) {
+        return unusable("a row that joins has no whole number of steps of '" + model.inputs[i].name +
+                        "', or not as many as of the inputs before");
+      }
+      known = steps;
+    }
+  }
   if (parts.size() == 1) {
     to.inputs = parts.front()->inputs;
     return {};
@@ -190,12 +203,8 @@ MaybeFault join(const std::vector<const FlowSource*>& parts, const ModelSpec& mo
     const bool steps = !to.texts && model.inputs[i].item != 0;
     auto all = std::make_shared<std::string>();
     for (const auto* part : parts) {
-      const auto cell = part->cell(i, 0);
-      if (steps && cell.size() % model.inputs[i].step() != 0) {
-        return unusable("'" + model.inputs[i].name + "' of a row that joins is no whole number of steps");
-      }
       if (!steps && part != parts.front()) *all += '\n';
-      *all += cell;
+      *all += part->cell(i, 0);
     }
     *bytes += all->size();
     auto& cells = to.inputs.emplace_back();

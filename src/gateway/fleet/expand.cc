@@ -142,6 +142,11 @@ MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, co
     }
     if (to.max == 0) return invalid(where + "expand.max must be above 0");
   }
+  to.join = from.has_join();
+  if (to.join && (from.has_prune() || from.has_chunks() || to.kind == Kind::kTopK || to.kind == Kind::kSpans ||
+                  !from.expand().output().empty())) {
+    return invalid(where + "rows that join go on as they are: expand on the edges before");
+  }
   if (from.has_prune()) {
     to.kind = Kind::kPrune;
     return resolve_prune(from, tail, head, where, to);
@@ -149,12 +154,8 @@ MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, co
   if (to.kind == Kind::kSpans) return resolve_spans(from, tail, head, where, to);
   const auto& next = *head.variants.front().model;
   const auto& first = *tail.variants.front().model;
-  to.join = from.has_join();
   to.text = !next.of_tensors() && (to.kind == Kind::kTensor || first.of_tensors() || to.join);
   if (to.join) {
-    if (from.has_chunks() || to.kind == Kind::kTopK || !from.expand().output().empty()) {
-      return invalid(where + "rows that join go on as they are: expand on the edges before");
-    }
     const auto fixed = std::find_if(next.inputs.begin(), next.inputs.end(),
                                     [](const auto& input) { return input.item != 0 && !input.ragged(); });
     if (next.of_tensors() && fixed != next.inputs.end()) {

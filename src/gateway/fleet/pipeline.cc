@@ -296,6 +296,9 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
     if (edge.from() >= static_cast<std::uint32_t>(from.stages_size()) || edge.to() >= from.stages_size()) {
       return invalid(where + "an edge names a stage that is not there");
     }
+    if (edge.has_join() && (edge.to() < 0 || edge.join() >= static_cast<std::uint32_t>(from.stages_size()))) {
+      return invalid(where + "an edge joins rows of a stage that is not there, or at an exit");
+    }
     if (auto fault = check_edge(from, edge, model, where)) return fault;
     if (edge.has_chunks()) {
       if (auto fault = check_chunks(edge.chunks(), where)) return fault;

@@ -297,3 +297,30 @@ async def test_what_makes_no_sense(workers: Workers, start: Any) -> None:
             why = await refused(gateway.call("Apply", deployment=one))
             assert why[0] == grpc.StatusCode.INVALID_ARGUMENT
             assert what in why[1], change
+
+
+async def test_what_cannot_join(workers: Workers, start: Any) -> None:
+    """Token ids are no rows to be joined, whatever an edge says beside; and what is joined is of a stage before."""
+    stages = {"first": ("small",), "second": ("middle",), "third": ("large",)}
+    as_it_is = "rows that join go on as they are"
+    async with start() as gateway:
+        for join, change, what in (
+            (0, {}, "takes token ids, and has no tokenizer for text"),
+            (0, {"prune": {"output": "importance", "alpha": 1.0}}, as_it_is),
+            (0, {"expand": {"kind": "spans", "output": "importance", "max": 9}}, as_it_is),
+            (0, {"expand": {"kind": "top_k", "output": "logits", "max": 9}}, as_it_is),
+            (0, {"chunks": {"window": 8, "stride": 2}}, as_it_is),
+            (0, {"falls_back": True}, "falls_back: not on the way of rows that join"),
+            (1, {}, "join: must be a stage before the edge's tail"),
+            (3, {}, "joins rows of a stage that is not there"),
+            (2**32 - 1, {}, "joins rows of a stage that is not there"),
+            (0, {"to": -1, "factor": []}, "or at an exit"),
+        ):
+            edges = [
+                {"from": 0, "to": 1, "factor": [2.0]},
+                {"from": 1, "to": 2, "factor": [0.5], "join": join, **change},
+            ]
+            one = pipeline_deployment(workers, dict.fromkeys(("small", "middle", "large"), (0,)), stages, edges)
+            why = await refused(gateway.call("Apply", deployment=one))
+            assert why[0] == grpc.StatusCode.INVALID_ARGUMENT
+            assert what in why[1], change

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,35 @@ def test_joins_of_joins() -> None:
 def test_what_is_wrong_is_named(edges: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         read(FLOW + STAGES + FORK + edges)
+
+
+def test_edges_that_are_all_wrong_are_named_too() -> None:
+    """Joins of joins that cannot be are no loop, whatever the order in the file."""
+    stages = FLOW + "".join(stage(name, (0.9, 1)) for name in "abcde")
+    for edges, what in (
+        (
+            edge("c", "d", 'join = "a"') + edge("a", "b", 'join = "c"') + edge("b", "c") + edge("d", "e"),
+            "edge a>b: join",
+        ),
+        (
+            edge("c", "d", 'join = "a"') + edge("a", "b") + edge("b", "c", 'join = "z"') + edge("d", "e"),
+            "edge b>c: join",
+        ),
+        (
+            edge("c", "d", 'join = "e"') + edge("a", "b") + edge("b", "c", 'join = "e"') + edge("a", "e"),
+            "edge b>c: join",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            read(stages + edges)
+
+
+def test_sixteen_stages_that_all_join_are_counted_at_once() -> None:
+    names = [f"s{i}" for i in range(16)]
+    text = FLOW + "".join(stage(name, (0.9, 1), (0.8, 1)) for name in names) + edge("s0", "s1", "expand = {factor = 3}")
+    text += "".join(edge(tail, head, 'join = "s0"') for tail, head in itertools.pairwise(names[1:]))
+    flow = read(text)
+    assert [flow.factor(i, 1) for i in range(15)] == pytest.approx([3, 1 / 3, *[1] * 13])
 
 
 def test_what_is_joined_has_one_answer() -> None:
