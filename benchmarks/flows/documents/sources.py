@@ -6,6 +6,7 @@ which nothing is run. Nothing is installed, and nothing is part of this reposito
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,16 @@ def fetch(root: Path) -> Path:
     return folder
 
 
-def _pdf(folder: Path, manual: str) -> Any:
+@contextlib.contextmanager
+def _pdf(folder: Path, manual: str) -> Iterator[Any]:
     place = str(folder / "pypdfium2")
     if place not in sys.path:
         sys.path.append(place)
-    return importlib.import_module("pypdfium2").PdfDocument(str(folder / f"{manual}.pdf"))
+    pdf = importlib.import_module("pypdfium2").PdfDocument(str(folder / f"{manual}.pdf"))
+    try:
+        yield pdf
+    finally:
+        pdf.close()  # with its pages
 
 
 def pages_of(folder: Path) -> list[Page]:
@@ -95,18 +101,18 @@ def pages_of(folder: Path) -> list[Page]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for manual in MANUALS:
-                pdf = _pdf(folder, manual)
-                for number in range(min(len(pdf), MOST_PAGES)):
-                    found.append(Page(manual, number, pdf[number].get_textpage().get_text_range()))
+                with _pdf(folder, manual) as pdf:
+                    for number in range(min(len(pdf), MOST_PAGES)):
+                        found.append(Page(manual, number, pdf[number].get_textpage().get_text_range()))
         kept.write_text("".join(json.dumps(dataclasses.asdict(page)) + "\n" for page in found))
     return [Page(**json.loads(line)) for line in kept.read_text().splitlines()]
 
 
 def image_of(folder: Path, page: Page, dpi: int) -> bytes:
     """A page as a grey PNG."""
-    picture = _pdf(folder, page.manual)[page.number].render(scale=dpi / 72).to_pil().convert("L")
     out = io.BytesIO()
-    picture.save(out, "PNG")
+    with _pdf(folder, page.manual) as pdf:
+        pdf[page.number].render(scale=dpi / 72).to_pil().convert("L").save(out, "PNG")
     return out.getvalue()
 
 
