@@ -281,13 +281,12 @@ class FlowEdge:
 
         many = self.expand.kind not in ("same", "prune")
         _need(self.combine == "product" or not many, "answer goes with rows that become one row: expand same or prune")
-        plain = (self.when, self.combine) == (Guard(), "product") and dataclasses.replace(
-            self.expand, inputs=()
-        ) == Expand()
-        _need(
-            not self.join or (self.head is not None and plain),
-            "join takes all that comes: no when, no answer, of expand only inputs; put them on the edges before",
-        )
+        if self.join:
+            as_it_is = dataclasses.replace(self.expand, inputs=()) == Expand()
+            _need(
+                self.head is not None and self.when == Guard() and self.combine == "product" and as_it_is,
+                "join takes all that comes: no when, no answer, of expand only inputs; put them on the edges before",
+            )
 
     @property
     def falls_back(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,20 @@ async def nothing_left(served: Serving, models: Sequence[str]) -> None:
         return True
 
     await until(idle, "nothing left")
+
+
+async def leave_under_way(served: Serving, ask: Callable[[], Coroutine[Any, Any, Any]], *, stage: int) -> None:
+    """Twelve clients ask, and go when more than 30 rows of theirs have come to a stage."""
+    tasks = [asyncio.create_task(ask()) for _ in range(12)]
+    async with AdminClient(served.ready["admin"], model="pages") as admin:
+
+        async def under_way() -> bool:
+            return bool((await admin.stats()).pipeline[stage].visits > 30)
+
+        await until(under_way, "visits under way")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def kill_under_load(served: Serving, ask: Callable[[list[bytes]], Awaitable[None]]) -> None:

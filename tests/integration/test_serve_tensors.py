@@ -14,10 +14,18 @@ import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from arlo.catalog.wrapped import wrap
-from arlo.control.gateway.admin import AdminClient
-from tests.fakes.processes import until
 from tests.fakes.serving import Serving, serving
-from tests.fakes.tensor_stages import BEST, CODE, CUT, SERVE, SUM, inputs_of, kill_under_load, nothing_left
+from tests.fakes.tensor_stages import (
+    BEST,
+    CODE,
+    CUT,
+    SERVE,
+    SUM,
+    inputs_of,
+    kill_under_load,
+    leave_under_way,
+    nothing_left,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
@@ -154,16 +162,7 @@ async def test_limits_of_a_page(client: Any, served: Serving) -> None:
 
 async def test_clients_that_leave(client: Any, served: Serving) -> None:
     """What they asked for ends at all stages, and others are answered."""
-    tasks = [asyncio.create_task(ask(client, [b"!slow|ab|cd"] * 4)) for _ in range(12)]
-    async with AdminClient(served.ready["admin"], model="pages") as admin:
-
-        async def under_way() -> bool:
-            return bool((await admin.stats()).pipeline[0].visits > 30)
-
-        await until(under_way, "visits under way")
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await leave_under_way(served, lambda: ask(client, [b"!slow|ab|cd"] * 4), stage=0)
     check(await ask(client, [b"ab|c"]), [b"ab|c"])
     await nothing_left(served, MODELS)
 
