@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -72,7 +73,8 @@ async def test_what_the_program_leaves_behind_is_killed(tmp_path: Path, alive: A
     shared.write_text("x")
     other.write_text("x")
     try:
-        process = start("setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.3", log, shm_prefix=prefix)
+        script = f"setsid sh -c 'echo $$; exec sleep 1000' & until [ -s '{log}' ]; do sleep 0.02; done"
+        process = start(script, log, shm_prefix=prefix)
         assert await process.wait() == 0
         daemon = first_number(log)
         assert daemon is not None
@@ -162,12 +164,16 @@ asyncio.run(main())
 """
 
 
-def start_and_die(folder: Path, script: str = "", *, linger_s: float = 20.0) -> int:
-    """Run a process that owns the program and is killed; the program's pid. No script: it adopts what runs."""
+def start_and_die(folder: Path, script: str = "", *, linger_s: float = 20.0, writes: bool = False) -> int:
+    """Run a process that owns the program and is killed, once that wrote to its log where it `writes`; the program's
+    pid. No script: it adopts what runs.
+    """
     command = [sys.executable, "-c", OWNER, str(folder), str(linger_s), script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
+        while writes and first_number(folder / "log") is None:
+            time.sleep(0.01)
         owner.kill()
     return pid
 
@@ -228,7 +234,7 @@ async def test_a_program_that_ended_while_lingering(tmp_path: Path, alive: Alive
 async def test_lingering_ends(tmp_path: Path, alive: Alive, eventually: Eventually) -> None:
     """What the program left behind goes too, and whoever comes while it is being ended gets nothing."""
     script = "setsid sleep 1000 & echo $!; trap '' TERM; while :; do sleep 0.02; done"
-    pid = start_and_die(tmp_path, script, linger_s=0.3)
+    pid = start_and_die(tmp_path, script, linger_s=0.3, writes=True)
     daemon = first_number(tmp_path / "log")
     assert daemon is not None
     await eventually(lambda: not alive(pid) and not alive(daemon), "program and daemon are gone", 5.0)
