@@ -727,7 +727,7 @@ class Simulation:
     ) -> None:
         """
         Every request is a root of this pipeline. `edges`: what each makes of a row: (constant | ceil | poisson |
-        empirical, share that takes it by variant, mean children by variant, counts, most, (tokens, share) of
+        empirical | trace, share that takes it by variant, mean children by variant, counts, most, (tokens, share) of
         its rows: none, as the parent has). `exits`:
         share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.
         `rows`: recorded ones, of which each root is one: (count, right [prefixes, rows], of each stage (guards, first,

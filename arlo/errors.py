@@ -26,6 +26,12 @@ class ConfigError(ArloError):
     exit_code = 2
 
 
+def need(good: bool, message: str) -> None:
+    """ConfigError with this message, unless it is `good`."""
+    if not good:
+        raise ConfigError(message)
+
+
 class EnvironmentProblem(ArloError):  # noqa: N818  # EnvironmentError is a name of Python's own
     """A package, program or file that is needed is missing."""
 

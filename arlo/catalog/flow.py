@@ -19,14 +19,14 @@ from typing import Literal, get_args
 
 from arlo.catalog import flow_joins
 from arlo.catalog.latency import LatencyTable, ms_in_ns
-from arlo.errors import ConfigError
+from arlo.errors import need
 
 PlannerName = Literal["arlo", "loki", "inferline", "proteus"]
 RouterName = Literal["price", "plan", "maf"]
 DropName = Literal["slack", "reroute", "per_task", "last", "none"]
 OnDrop = Literal["fail", "partial"]
 ExpandKind = Literal["same", "spans", "prune", "chunks", "top_k", "tensor"]
-Distribution = Literal["constant", "ceil", "poisson", "empirical"]
+Distribution = Literal["constant", "ceil", "poisson", "empirical", "trace"]
 Combine = Literal["product", "last", "weighted"]
 Fire = Literal["all", "first"]
 ScoreName = Literal["calibrated_max", "margin", "entropy"]
@@ -44,21 +44,16 @@ EXIT = "exit"  # how an edge names the end of a journey
 Prefix = tuple[int, ...]  # variants (by index) from the entry to a stage; the stage is said beside it
 
 
-def _need(good: bool, message: str) -> None:
-    if not good:
-        raise ConfigError(message)
-
-
 def _one_of(value: str, kind: object, name: str) -> None:
-    _need(value in get_args(kind), f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}")
+    need(value in get_args(kind), f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}")
 
 
 def _positive(value: float, name: str) -> None:
-    _need(math.isfinite(value) and value > 0, f"{name} must be above 0, not {value}")
+    need(math.isfinite(value) and value > 0, f"{name} must be above 0, not {value}")
 
 
 def _share(value: float, name: str) -> None:
-    _need(math.isfinite(value) and 0 <= value <= 1, f"{name} must be from 0 to 1, not {value}")
+    need(math.isfinite(value) and 0 <= value <= 1, f"{name} must be from 0 to 1, not {value}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,27 +78,27 @@ class FlowVariant:
 
     def __post_init__(self) -> None:
         where = f"variant {self.name!r}:"
-        _need(bool(self.name), "a variant needs a name")
-        _need(len(self.accuracy) in {1, len(self.max_lengths)}, f"{where} accuracy needs 1 number, or 1 per max_length")
+        need(bool(self.name), "a variant needs a name")
+        need(len(self.accuracy) in {1, len(self.max_lengths)}, f"{where} accuracy needs 1 number, or 1 per max_length")
         for value in self.accuracy:
             _share(value, f"{where} accuracy")
-        _need(not self.bins or _ascend(self.bins), f"{where} bins must ascend from 1")
+        need(not self.bins or _ascend(self.bins), f"{where} bins must ascend from 1")
         known = [("bin_accuracy", self.bin_accuracy)] if self.bins and not self.task_accuracy else []
-        _need(bool(known) or not self.bin_accuracy, f"{where} bin_accuracy needs bins, and no task_accuracy beside it")
+        need(bool(known) or not self.bin_accuracy, f"{where} bin_accuracy needs bins, and no task_accuracy beside it")
         for name, values in (*known, *((f"task_accuracy of {task!r}", one) for task, one in self.task_accuracy)):
-            _need(len(values) == max(len(self.bins), 1), f"{where} {name} needs a number for each of its bins")
+            need(len(values) == max(len(self.bins), 1), f"{where} {name} needs a number for each of its bins")
             for value in values:
                 _share(value, f"{where} {name}")
-        _need(_ascend(self.max_lengths), f"{where} max_lengths must ascend from 1")
-        _need(self.max_batch >= 1, f"{where} max_batch must be at least 1")
+        need(_ascend(self.max_lengths), f"{where} max_lengths must ascend from 1")
+        need(self.max_batch >= 1, f"{where} max_batch must be at least 1")
         _positive(self.temperature, f"{where} temperature")
-        _need(0 <= self.watts <= MAX_WATTS, f"{where} watts must be 0 to {MAX_WATTS}, not {self.watts}")
-        _need(bool(self.table.points), f"{where} latency needs at least one point")
-        _need(all(ns > 0 for _, _, ns in self.table.points), f"{where} latency must be above 0 everywhere")
-        _need(self.memory_mb >= 0, f"{where} memory_mb must be at least 0")
-        _need(self.load_ms >= 0, f"{where} load_ms must be at least 0")
+        need(0 <= self.watts <= MAX_WATTS, f"{where} watts must be 0 to {MAX_WATTS}, not {self.watts}")
+        need(bool(self.table.points), f"{where} latency needs at least one point")
+        need(all(ns > 0 for _, _, ns in self.table.points), f"{where} latency must be above 0 everywhere")
+        need(self.memory_mb >= 0, f"{where} memory_mb must be at least 0")
+        need(self.load_ms >= 0, f"{where} load_ms must be at least 0")
         inside = all(1 <= rows <= self.max_batch for rows in self.batches)
-        _need(inside, f"{where} batches must lie from 1 to max_batch ({self.max_batch})")
+        need(inside, f"{where} batches must lie from 1 to max_batch ({self.max_batch})")
 
     def mean_accuracy(self, shares: Sequence[float]) -> float:
         """Over rows of which `shares` [max_lengths] lie in each length bin."""
@@ -128,7 +123,7 @@ class FlowBatch:
     max: int = 64  # rows
 
     def __post_init__(self) -> None:
-        _need(self.max >= 1, "batch.max must be at least 1")
+        need(self.max >= 1, "batch.max must be at least 1")
 
 
 def _ascend(ends: Sequence[int]) -> bool:
@@ -165,19 +160,17 @@ class FlowStage:
 
     def __post_init__(self) -> None:
         where = f"stage {self.name!r}:"
-        _need(bool(self.name) and self.name != EXIT, f"a stage needs a name, and it cannot be {EXIT!r}")
-        _need(1 <= len(self.variants) <= MAX_VARIANTS, f"{where} variants must be 1 to {MAX_VARIANTS}")
+        need(bool(self.name) and self.name != EXIT, f"a stage needs a name, and it cannot be {EXIT!r}")
+        need(1 <= len(self.variants) <= MAX_VARIANTS, f"{where} variants must be 1 to {MAX_VARIANTS}")
         names = [variant.name for variant in self.variants]
-        _need(len(set(names)) == len(names), f"{where} two variants have one name")
+        need(len(set(names)) == len(names), f"{where} two variants have one name")
         _one_of(self.fire, Fire, f"{where} fire")
         if self.lengths:
-            _need(
-                all(length >= 1 and share >= 0 for length, share in self.lengths), f"{where} lengths: [tokens, share]"
-            )
-            _need(sum(share for _, share in self.lengths) > 0, f"{where} lengths have no share above 0")
+            need(all(length >= 1 and share >= 0 for length, share in self.lengths), f"{where} lengths: [tokens, share]")
+            need(sum(share for _, share in self.lengths) > 0, f"{where} lengths have no share above 0")
             longest = max(length for length, share in self.lengths if share > 0)
             for variant in self.variants:
-                _need(
+                need(
                     longest <= variant.max_lengths[-1],
                     f"{where} rows of {longest} tokens do not fit variant {variant.name!r}, which ends at"
                     f" {variant.max_lengths[-1]}",
@@ -206,14 +199,14 @@ class Guard:
         for value in self.share:
             _share(value, "when.share")
         bounded = self.at_least is not None or self.below is not None
-        _need(bool(self.score) == bounded, "when.score needs at_least or below, and these need a score")
-        _need(
+        need(bool(self.score) == bounded, "when.score needs at_least or below, and these need a score")
+        need(
             not self.score or self.score in get_args(ScoreName), f"when.score: one of {', '.join(get_args(ScoreName))}"
         )
         for name, bound in (("at_least", self.at_least), ("below", self.below)):
             number = bound is None or (isinstance(bound, float | int) and 0 <= bound <= 1)
-            _need(number or bound in get_args(Follows), f"when.{name} must be 0 to 1, planned or price, not {bound!r}")
-        _need(
+            need(number or bound in get_args(Follows), f"when.{name} must be 0 to 1, planned or price, not {bound!r}")
+        need(
             not self.follows or self.at_least is None or self.below is None,
             "when: at_least and below are two numbers, or one of them is planned or price",
         )
@@ -236,7 +229,7 @@ class Expand:
     max: int = MAX_CHILDREN  # rows; what is beyond is dropped
     factor: tuple[float, ...] = (1.0,)  # mean rows of a row that takes the edge, by variant of the tail, or one for all
     distribution: Distribution = "ceil"  # of that number, in simulation; ceil: the two whole numbers around the mean
-    counts: tuple[int, ...] = ()  # of distribution empirical: drawn alike, then scaled to the factor
+    counts: tuple[int, ...] = ()  # scaled to the factor; empirical: drawn alike; trace: one for each root, as they come
     window: int = 0  # of kind chunks: tokens of a piece at most, the row's first and last one included
     inputs: tuple[tuple[str, str], ...] = ()  # of the head: what it is called at the tail, where that is another name
     alpha: float = 0.0  # of kind prune: words stay that are more important than so many times the mean (Tabi Eq. 5)
@@ -247,15 +240,16 @@ class Expand:
     def __post_init__(self) -> None:
         _one_of(self.kind, ExpandKind, "expand.kind")
         _one_of(self.distribution, Distribution, "expand.distribution")
-        _need(1 <= self.max <= MAX_CHILDREN, f"expand.max must be 1 to {MAX_CHILDREN}")
-        _need(all(math.isfinite(r) and r >= 0 for r in self.factor), "expand.factor must be at least 0")
-        _need((self.distribution == "empirical") == bool(self.counts), "expand.counts go with distribution = empirical")
-        _need(all(count >= 0 for count in self.counts), "expand.counts must be at least 0")
-        _need(self.window == 0 or self.window > 2, "expand.window must be above 2 tokens")
-        _need(0 <= self.stride <= max(self.window - 2, 0), "expand.stride must be at most expand.window - 2")
-        _need(self.window == 0 or self.kind == "chunks", "expand.window goes with kind = chunks")
-        _need((self.alpha > 0) == (self.kind == "prune"), "expand.alpha, above 0, goes with kind = prune")
-        _need(math.isfinite(self.alpha) and self.min_words >= 0, "expand.min_words must be at least 0")
+        need(1 <= self.max <= MAX_CHILDREN, f"expand.max must be 1 to {MAX_CHILDREN}")
+        need(all(math.isfinite(r) and r >= 0 for r in self.factor), "expand.factor must be at least 0")
+        counted = self.distribution in ("empirical", "trace")
+        need(counted == bool(self.counts), "expand.counts go with distribution = empirical or trace")
+        need(all(count >= 0 for count in self.counts), "expand.counts must be at least 0")
+        need(self.window == 0 or self.window > 2, "expand.window must be above 2 tokens")
+        need(0 <= self.stride <= max(self.window - 2, 0), "expand.stride must be at most expand.window - 2")
+        need(self.window == 0 or self.kind == "chunks", "expand.window goes with kind = chunks")
+        need((self.alpha > 0) == (self.kind == "prune"), "expand.alpha, above 0, goes with kind = prune")
+        need(math.isfinite(self.alpha) and self.min_words >= 0, "expand.min_words must be at least 0")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,17 +267,17 @@ class FlowEdge:
     join: str = ""
 
     def __post_init__(self) -> None:
-        _need(math.isfinite(self.hop_ms) and self.hop_ms >= 0, "hop_ms must be at least 0")
+        need(math.isfinite(self.hop_ms) and self.hop_ms >= 0, "hop_ms must be at least 0")
         _one_of(self.combine, Combine, "answer")
-        _need((self.combine == "weighted") == bool(self.weights), "answer.weights go with ensemble = weighted")
+        need((self.combine == "weighted") == bool(self.weights), "answer.weights go with ensemble = weighted")
         good = all(math.isfinite(w) and w >= 0 for w in self.weights) and (not self.weights or sum(self.weights) > 0)
-        _need(good and len(self.weights) in (0, 2), "answer.weights are two numbers of at least 0, not both 0")
+        need(good and len(self.weights) in (0, 2), "answer.weights are two numbers of at least 0, not both 0")
 
         many = self.expand.kind not in ("same", "prune")
-        _need(self.combine == "product" or not many, "answer goes with rows that become one row: expand same or prune")
+        need(self.combine == "product" or not many, "answer goes with rows that become one row: expand same or prune")
         if self.join:
             as_it_is = dataclasses.replace(self.expand, inputs=()) == Expand()
-            _need(
+            need(
                 self.head is not None and self.when == Guard() and self.combine == "product" and as_it_is,
                 "join takes all that comes: no when, no answer, of expand only inputs; put them on the edges before",
             )
@@ -319,7 +313,7 @@ class Flow:
     records: str = ""  # folder of row outcomes: accuracies of paths come from there, where they were recorded
 
     def __post_init__(self) -> None:
-        _need(bool(self.name), "flow.name must not be empty")
+        need(bool(self.name), "flow.name must not be empty")
         _positive(self.slo_ms, "flow.slo_ms")
         for value, kind, name in (
             (self.planner, PlannerName, "planner"),
@@ -328,17 +322,17 @@ class Flow:
             (self.on_drop, OnDrop, "on_drop"),
         ):
             _one_of(value, kind, f"flow.{name}")
-        _need(
+        need(
             self.utilisation == "window" or (not isinstance(self.utilisation, str) and 0 < self.utilisation <= 1),
             f'flow.utilisation must be above 0 and at most 1, or "window", not {self.utilisation!r}',
         )
         _positive(self.plan_period_s, "flow.plan_period_s")
-        _need(0 <= self.joule <= MAX_JOULE, f"flow.joule must be 0 to {MAX_JOULE}, not {self.joule}")
-        _need(self.max_children >= 1, "flow.max_children must be at least 1")
+        need(0 <= self.joule <= MAX_JOULE, f"flow.joule must be 0 to {MAX_JOULE}, not {self.joule}")
+        need(self.max_children >= 1, "flow.max_children must be at least 1")
         self._check_tree()
         for stage in range(len(self.stages)):
             self._check_edges(stage)
-        _need(
+        need(
             self.joule == 0 or self.metered,
             "flow.joule needs the watts of every variant: without them one would look as if it drew nothing",
         )
@@ -350,29 +344,29 @@ class Flow:
 
     def _check_tree(self) -> None:
         names = [stage.name for stage in self.stages]
-        _need(1 <= len(names) <= MAX_STAGES, f"a flow has 1 to {MAX_STAGES} stages, not {len(names)}")
-        _need(len(set(names)) == len(names), "two stages have one name")
+        need(1 <= len(names) <= MAX_STAGES, f"a flow has 1 to {MAX_STAGES} stages, not {len(names)}")
+        need(len(set(names)) == len(names), "two stages have one name")
         entries = [stage.name for stage in self.stages if stage.entry]
-        _need(len(entries) <= 1, f"one stage is the entry, not {' and '.join(entries)}")
+        need(len(entries) <= 1, f"one stage is the entry, not {' and '.join(entries)}")
         for edge in self.edges:
             for end in (edge.tail, edge.head):
-                _need(
+                need(
                     end is None or end in names,
                     f"edge {edge.name}: there is no stage {end!r}; known: {', '.join(names)}",
                 )
         heads = [edge.head for edge in self.edges if edge.head is not None]
         for name in names:
             joins = {edge.join for edge in self.edges if edge.head == name}
-            _need(
+            need(
                 heads.count(name) <= 1 or (len(joins) == 1 and joins != {""}),
                 f"stage {name!r} is reached by {heads.count(name)} edges: several lead to a stage only where all of"
                 " them join the rows of one stage before them: join = STAGE",
             )
         roots = [name for name in names if name not in heads]
         entry = entries[0] if entries else roots[0] if len(roots) == 1 else None
-        _need(entry is not None, "say which stage is the entry: entry = true")
+        need(entry is not None, "say which stage is the entry: entry = true")
         for name in names:
-            _need(
+            need(
                 (name == entry) == (name not in heads),
                 f"stage {name!r} is reached by {heads.count(name)} edges; the entry {entry!r} by 0, all others by one",
             )
@@ -383,36 +377,36 @@ class Flow:
             if at is not None and at not in reached:
                 reached.add(at)
                 todo += [edge.head for edge in self.edges if edge.tail == at]
-        _need(len(reached) == len(names), f"stage {sorted(set(names) - reached)[:1]} is not reached from the entry")
-        _need(len(self.order) == len(names), "the edges lead round in a circle")
+        need(len(reached) == len(names), f"stage {sorted(set(names) - reached)[:1]} is not reached from the entry")
+        need(len(self.order) == len(names), "the edges lead round in a circle")
         flow_joins.check(self)
 
     def _check_edges(self, stage: int) -> None:
         count = len(self.stages[stage].variants)
         for edge in (self.edges[i] for i in self.out(stage)):
             for values, what in ((edge.when.share, "when.share"), (edge.expand.factor, "expand.factor")):
-                _need(
+                need(
                     len(values) in {0, 1, count},
                     f"edge {edge.name}: {what} needs 1 number, or 1 for each of the {count} variants of {edge.tail!r}",
                 )
-            _need(
+            need(
                 edge.head is not None or bool(edge.when.share),
                 f"edge {edge.name}: an exit needs when.share, the share of rows that end there, or records of rows",
             )
             if edge.when.follows:
                 kind = "at_least" if edge.head is None else "below"
-                _need(
+                need(
                     isinstance(getattr(edge.when, kind), str), f"edge {edge.name}: when.{kind} = {edge.when.follows!r}"
                 )
                 asked = [self.edges[i] for i in self.out(stage)] if edge.head is None else [edge]
-                _need(
+                need(
                     any(each.falls_back for each in asked),
                     f"edge {edge.name}: {edge.when.follows!r} weighs one answer against the next one: the edge that"
                     " goes on needs answer = {ensemble = ..}",
                 )
         for variant in range(count):
             exits = self.exit_share(stage, variant)
-            _need(exits <= 1 + 1e-9, f"stage {self.stages[stage].name!r}: its exits take {exits:.3g} of the rows")
+            need(exits <= 1 + 1e-9, f"stage {self.stages[stage].name!r}: its exits take {exits:.3g} of the rows")
 
     @property
     def known_utilisation(self) -> float:

@@ -6,21 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from arlo.errors import ConfigError
+from arlo.errors import need
 
 if TYPE_CHECKING:
     from arlo.catalog.flow import Flow
 
 
-def _need(good: bool, message: str) -> None:
-    if not good:
-        raise ConfigError(message)
-
-
 def check(flow: Flow) -> None:
     """ConfigError for one that cannot be. What a flow without joins needs has been looked at."""
     for edge in flow.edges:
-        _need(
+        need(
             edge.join in {"", *flow.index},
             f"edge {edge.name}: join names no stage: {edge.join!r}; known: {', '.join(flow.index)}",
         )
@@ -35,20 +30,20 @@ def _check(flow: Flow, number: int) -> None:
     assert edge.head is not None
     where, tail = f"edge {edge.name}: join", flow.index[edge.tail]
     before = _comes_of(flow, tail)
-    _need(
+    need(
         flow.index[edge.join] in before,
         f"{where} must be a stage that all rows of {edge.tail!r} come of, not {edge.join!r}; it is one of: "
         + (", ".join(flow.stages[i].name for i in before) or "none, for it is the entry"),
     )
     first = flow.of_tree(number)
-    _need(
+    need(
         first or len(flow.out(tail)) == 1,
         f"edge {edge.name}: only the tail of the first edge to {edge.head!r} may have other edges",
     )
     between = [flow.parent_edge[i] for i in flow.line(tail)]
     inside = between[flow.line(tail).index(flow.index[edge.join]) + 1 :]
     for each in inside:
-        _need(
+        need(
             each is None or not flow.edges[each].falls_back,
             f"edge {edge.name}: what is joined cannot have an edge with an answer on its way",
         )

@@ -18,6 +18,7 @@ import asyncio
 import dataclasses
 import tempfile
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
+from arlo.catalog.flow import Flow
 from arlo.catalog.flow_file import load_flow
 from arlo.catalog.manifest import LatencyPoint
 from arlo.clock import monotonic_s
@@ -62,11 +64,34 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A flow: its stages, its edges as TOML, and the lengths of what is asked, drawn alike."""
+    """A flow: its stages, its edges as TOML, lengths of what is asked, drawn alike, and tokens of a piece by edge."""
 
     stages: tuple[Stage, ...]
     edges: str
     lengths: tuple[int, ...]
+    pieces: tuple[int, ...] = ()
+
+    def drawn(self, count: int) -> NDArray[np.int64]:
+        """Tokens of the first `count` rows of a load."""
+        return np.random.default_rng(count).choice(self.lengths, count)
+
+    def traced(self, flow: Flow, count: int) -> Flow:
+        """The flow whose roots in a simulation become, one by one, what those of a load of so many rows do."""
+        if not self.pieces:
+            return flow
+        edges = [
+            dataclasses.replace(
+                edge,
+                expand=dataclasses.replace(
+                    edge.expand,
+                    distribution="trace",
+                    counts=(counts := pieces_of(self.drawn(count), piece)),
+                    factor=(float(np.mean(counts)),),
+                ),
+            )
+            for edge, piece in zip(flow.edges, self.pieces, strict=True)
+        ]
+        return dataclasses.replace(flow, edges=tuple(edges))
 
 
 def cascade() -> Subject:
@@ -84,18 +109,24 @@ def cascade() -> Subject:
 
 def tree() -> Subject:
     """Pieces of 16 tokens are cars, pieces of 128 tokens are faces."""
-    contents = range(160, 321, 16)
+    lengths = range(162, 323, 16)
+    pieces = {"cars": 16, "faces": 128}
     stages = (
         Stage("detect", 322, 8, (Engine("fine", 0.95, (300, 900)), Engine("rough", 0.85, (100, 300)))),
         Stage("cars", 18, 16, (Engine("car_large", 0.95, (60, 360)), Engine("car_small", 0.8, (30, 120)))),
         Stage("faces", 130, 8, (Engine("face_large", 0.95, (80, 400)), Engine("face_small", 0.8, (40, 160)))),
     )
     edges = ""
-    for head, piece in (("cars", 16), ("faces", 128)):
-        counts = [-(-content // piece) for content in contents]
+    for head, piece in pieces.items():
+        counts = list(pieces_of(lengths, piece))
         expand = f"window = {piece + 2}, stride = {piece}, factor = {np.mean(counts)}, counts = {counts}"
         edges += f'[[flow.edge]]\nfrom = "detect"\nto = "{head}"\nexpand = {{kind = "chunks", max = 20, {expand}}}\n'
-    return Subject(stages, edges, tuple(content + 2 for content in contents))
+    return Subject(stages, edges, tuple(lengths), tuple(pieces.values()))
+
+
+def pieces_of(lengths: Iterable[int], piece: int) -> tuple[int, ...]:
+    """Pieces of `piece` tokens of each row, its first and last token left out."""
+    return tuple(-(-(int(length) - 2) // piece) for length in lengths)
 
 
 SUBJECTS = {"cascade": cascade, "tree": tree}
@@ -146,8 +177,7 @@ async def replayed(
     endpoint: str, subject: Subject, arrived_ns: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """Rows at their moments: ms that each took, infinity for an error; its accuracy; share that was sent late."""
-    drawn = np.random.default_rng(len(arrived_ns)).choice(subject.lengths, len(arrived_ns))
-    bodies = [request(i % RECORDS, int(length)) for i, length in enumerate(drawn)]
+    bodies = [request(i % RECORDS, int(length)) for i, length in enumerate(subject.drawn(len(arrived_ns)))]
     took = np.full(len(bodies), np.inf)
     accuracy, late = np.zeros(len(bodies)), 0
     async with grpc.aio.insecure_channel(endpoint) as channel:
@@ -198,7 +228,7 @@ def beside_executing(subject: Subject, http: int, took: NDArray[np.float64], lon
     return visit, max(float(took[np.isfinite(took)].mean()) - lone.mean_ms - deep * visit, 0.0)
 
 
-def simulated(flow: Any, workers: int, arrived_ns: NDArray[np.int64], warmup_s: float, hop_ms: float) -> FlowResult:
+def simulated(flow: Flow, workers: int, arrived_ns: NDArray[np.int64], warmup_s: float, hop_ms: float) -> FlowResult:
     return run(
         FlowRun(
             flow=flow,
@@ -244,7 +274,7 @@ def main() -> int:
         with serving(work, slo_ms=SLO_MS, settings=settings, workers=args.workers) as (_, endpoint, http):
             arrived = arrivals(0.02 * most, 60.0, 1)
             took, _, _ = asyncio.run(replayed(endpoint, subject, arrived))
-            lone = simulated(flow, args.workers, arrived, 0.0, 0.0)
+            lone = simulated(subject.traced(flow, len(arrived)), args.workers, arrived, 0.0, 0.0)
             visit_ms, request_ms = beside_executing(subject, http, took, lone)
             beside = {"visit_ms": visit_ms, "request_ms": request_ms}
             print(
@@ -257,7 +287,8 @@ def main() -> int:
                 took, accuracy, late_sends = asyncio.run(replayed(endpoint, subject, arrived))
                 skip = int((arrived < args.warmup_s * 1e9).sum())
                 real = figures(took[skip:], accuracy[skip:], late_sends)
-                twin = simulated(flow, args.workers, arrived, args.warmup_s, visit_ms / 2)
+                same = subject.traced(flow, len(arrived))
+                twin = simulated(same, args.workers, arrived, args.warmup_s, visit_ms / 2)
                 mean_ms = twin.mean_ms + request_ms
                 off = {
                     "accuracy": real["accuracy"] - twin.accuracy,

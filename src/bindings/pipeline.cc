@@ -174,9 +174,10 @@ void bind_pipeline(nb::class_<Engine>& engine) {
             if (rows) made.rows = flow::pipeline::rows_of(*rows);
             made.spec = spec;
             for (const auto& [kind, take, mean, counts, max, lengths] : edges) {
+              using flow::pipeline::named;
               made.edges.push_back(
-                  {flow::pipeline::named<Pipeline::Children>(kind, {"constant", "ceil", "poisson", "empirical"}), take,
-                   mean, counts, max, lengths});
+                  {named<Pipeline::Children>(kind, {"constant", "ceil", "poisson", "empirical", "trace"}), take, mean,
+                   counts, max, lengths});
             }
             made.exits = exits;
             made.deadline = deadline.value_or(kNever);
@@ -185,7 +186,8 @@ void bind_pipeline(nb::class_<Engine>& engine) {
           "pipeline"_a, "edges"_a, nb::kw_only(), "exits"_a = std::vector<std::vector<double>>{},
           "deadline"_a = nb::none(), "rows"_a = nb::none(),
           "Every request is a root of this pipeline. `edges`: what each makes of a row: (constant | ceil | poisson |\n"
-          "empirical, share that takes it by variant, mean children by variant, counts, most, (tokens, share) of\n"
+          "empirical | trace, share that takes it by variant, mean children by variant, counts, most, (tokens, share) "
+          "of\n"
           "its rows: none, as the parent has). `exits`:\n"
           "share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.\n"
           "`rows`: recorded ones, of which each root is one: (count, right [prefixes, rows], of each stage (guards, "

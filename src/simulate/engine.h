@@ -172,12 +172,13 @@ struct Pipeline {
     kCeil,       // one of the two whole numbers around the mean
     kPoisson,    // of that mean
     kEmpirical,  // one of `counts`, scaled to the mean
+    kTrace,      // that of `counts` with the number of the root, in order of arrival, scaled to the mean; then again
   };
   struct Edge {
     Children kind = Children::kCeil;
     std::vector<double> take;          // [variants of the tail]: share of the rows that take it
     std::vector<double> mean;          // [variants of the tail]: children of those, on average
-    std::vector<std::int32_t> counts;  // kEmpirical: at least one is above 0
+    std::vector<std::int32_t> counts;  // kEmpirical, kTrace: at least one is above 0
     std::int32_t max = 1 << 16;        // children; more are left out
     // Tokens of the children of a row, and shares of the rows that have them; empty: as the parent has.
     std::vector<std::pair<std::int32_t, double>> lengths;

@@ -61,10 +61,13 @@ Roots::Roots(Pipeline pipeline, dispatch::Scheduler& scheduler, dispatch::Action
     for (const double x : edge.mean) need(x >= 0 && x <= 1e4, "mean: must be 0 to 10,000");
     need(edge.max >= 1, "max: must be at least 1");
     for (const auto& [length, share] : edge.lengths) need(length >= 1 && share >= 0, "lengths: at least 1, a share");
-    if (edge.kind != Pipeline::Children::kEmpirical) continue;
+    mean_count_.push_back(1);
+    if (edge.kind != Pipeline::Children::kEmpirical && edge.kind != Pipeline::Children::kTrace) continue;
     need(std::all_of(edge.counts.begin(), edge.counts.end(), [](std::int32_t n) { return n >= 0; }),
          "counts: must be at least 0");
-    need(std::accumulate(edge.counts.begin(), edge.counts.end(), 0.0) > 0, "counts: one must be above 0");
+    const double all = std::accumulate(edge.counts.begin(), edge.counts.end(), 0.0);
+    need(all > 0, "counts: one must be above 0");
+    mean_count_.back() = all / static_cast<double>(edge.counts.size());
   }
   check_rows();
   std::int32_t variants = 0;
@@ -137,9 +140,12 @@ void Roots::count_leaf(Slot root, flow::pipeline::Node node, double accuracy, do
   totals.leaf_accuracy_sum += right;
 }
 
-std::int32_t Roots::children(const Pipeline::Edge& edge, std::size_t variant, std::uint64_t luck) const {
+std::int32_t Roots::children(std::size_t number, std::size_t variant, Slot root, std::uint64_t luck) const {
+  const Pipeline::Edge& edge = given_.edges[number];
   const double mean = edge.mean[variant];
   const double u = even(luck);
+  const std::size_t size = edge.counts.size();
+  std::size_t drawn = 0;
   switch (edge.kind) {
     case Pipeline::Children::kConstant:
       return static_cast<std::int32_t>(std::lround(mean));
@@ -148,12 +154,13 @@ std::int32_t Roots::children(const Pipeline::Edge& edge, std::size_t variant, st
     case Pipeline::Children::kPoisson:
       return poisson(mean, u);
     case Pipeline::Children::kEmpirical:
+      drawn = static_cast<std::size_t>(u * static_cast<double>(size));
+      break;
+    case Pipeline::Children::kTrace:
+      drawn = requests_[root].number % size;
       break;
   }
-  const auto size = static_cast<double>(edge.counts.size());
-  const double all = std::accumulate(edge.counts.begin(), edge.counts.end(), 0.0);
-  const double drawn = edge.counts[static_cast<std::size_t>(u * size)];
-  return one_of_two(drawn * mean * size / all, even(mixed(luck)));
+  return one_of_two(edge.counts[drawn] * mean / mean_count_[number], even(mixed(luck)));
 }
 
 std::int32_t Roots::length(const Pipeline::Edge& edge, std::int32_t parent, std::uint64_t luck) const {
@@ -200,15 +207,16 @@ void Roots::answered(Slot slot, TimeNs now) {
   const bool recorded = recorded_edges(request.root, visit);
   const double exits = given_.exits.empty() || recorded ? 0 : given_.exits[static_cast<std::size_t>(stage)][variant];
   const auto take = [&](const auto& out) {
-    const Pipeline::Edge& edge = given_.edges[static_cast<std::size_t>(out.edge)];
+    const auto number = static_cast<std::size_t>(out.edge);
+    const Pipeline::Edge& edge = given_.edges[number];
     const std::uint64_t luck = mixed(request.luck + static_cast<std::uint64_t>(out.edge) + 1);
     if (recorded) {
       if (std::find(taken_.begin(), taken_.end(), out.edge) == taken_.end()) return;
     } else if (edge.take[variant] < 1 && even(mixed(luck + 1)) * (1 - exits) >= edge.take[variant]) {
       return;
     }
-    const bool joins = given_.spec.edges[static_cast<std::size_t>(out.edge)].join >= 0;
-    const std::int32_t count = joins ? 1 : std::min(children(edge, variant, luck), edge.max);
+    const bool joins = given_.spec.edges[number].join >= 0;
+    const std::int32_t count = joins ? 1 : std::min(children(number, variant, request.root, luck), edge.max);
     if (count == 0) return;
     made_.push_back({out.edge, joins ? 1 : length(edge, request.length, luck), count, request.luck});
   };
@@ -291,7 +299,7 @@ void Roots::walk(TimeNs now) {
       case Step::Kind::kDrop: {
         Request& root = requests_[static_cast<Slot>(step.tag)];
         if (step.falls_back) {
-          count_leaf(static_cast<Slot>(step.tag), step.node, pipeline_.tree().accuracy(step.node), step.utility, now);
+          count_leaf(static_cast<Slot>(step.tag), step.node, step.accuracy, step.utility, now);
           totals.fell_back += root.arrived >= warmup_ ? 1 : 0;
           break;
         }

@@ -54,7 +54,8 @@ class Roots {
   [[nodiscard]] bool right(Slot root, flow::pipeline::Node node) const;
   // Which edges a visit takes, by number among those of its stage, by what was recorded; false: nothing was.
   bool recorded_edges(Slot root, flow::pipeline::VisitId visit);
-  [[nodiscard]] std::int32_t children(const Pipeline::Edge& edge, std::size_t variant, std::uint64_t luck) const;
+  // What an edge, by its number, makes of a row that takes it.
+  [[nodiscard]] std::int32_t children(std::size_t number, std::size_t variant, Slot root, std::uint64_t luck) const;
   [[nodiscard]] std::int32_t length(const Pipeline::Edge& edge, std::int32_t parent, std::uint64_t luck) const;
   // The visit of a slot, which has none from now on.
   flow::pipeline::VisitId leave(Slot slot);
@@ -67,7 +68,8 @@ class Roots {
   flow::pipeline::Pipeline pipeline_;
   TimeNs warmup_;
   std::vector<Slot> slot_of_visit_;
-  std::vector<TimeNs> due_;  // [slots], of roots
+  std::vector<TimeNs> due_;         // [slots], of roots
+  std::vector<double> mean_count_;  // [edges]; 1 where there are no counts
   std::vector<flow::pipeline::RootId> root_of_slot_;
   std::vector<flow::pipeline::Children> made_;
   struct Share {

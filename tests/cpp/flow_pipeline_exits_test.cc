@@ -32,6 +32,7 @@ TEST(PipelineExits, TheAnswerBeforeCountsWhereTheNextOneIsLate) {
   ASSERT_EQ(rig.of(Step::Kind::kDrop).size(), 1U);
   const Step drop = rig.of(Step::Kind::kDrop).front();
   EXPECT_TRUE(drop.falls_back);
+  EXPECT_DOUBLE_EQ(drop.accuracy, .7);
   EXPECT_EQ(drop.reason, DropReason::kDeadline);
   ASSERT_EQ(rig.of(Step::Kind::kExit).size(), 1U);
   const Step exit = rig.of(Step::Kind::kExit).front();

@@ -139,7 +139,7 @@ def trees(draw: st.DrawFn) -> tuple[list[list[float]], list[tuple[int, int, floa
             draw(st.integers(0, to - 1)),
             to,
             draw(st.sampled_from([0.3, 1.0, 2.5])),
-            draw(st.sampled_from(["constant", "ceil", "poisson", "empirical"])),
+            draw(st.sampled_from(["constant", "ceil", "poisson", "empirical", "trace"])),
         )
         for to in range(1, len(stages))
     ]
@@ -196,9 +196,9 @@ def test_every_root_ends_once_and_nothing_is_lost(
         spec = _core.Pipeline(
             stages, [(a, b, [r] * len(times[a]), 0) for a, b, r, _ in edges], router=router, drop=drop, on_drop=on_drop
         )
+        counts = {"empirical": [0, 1, 4], "trace": [2, 0, 1]}
         draws = [
-            (kind, [1.0] * len(times[a]), [r] * len(times[a]), [0, 1, 4] if kind == "empirical" else [], 50, [])
-            for a, _, r, kind in edges
+            (kind, [1.0] * len(times[a]), [r] * len(times[a]), counts.get(kind, []), 50, []) for a, _, r, kind in edges
         ]
         sim.set_pipeline(spec, draws, deadline=30 * MS if drop == "slack" else None)
         if together:

@@ -208,10 +208,10 @@ void Pipeline::end(RootId id, bool failed) {
   tell({.kind = Step::Kind::kExit,
         .root = id,
         .tag = root.tag,
+        .accuracy = root.served > 0 ? root.accuracy / root.served : 0,
         .answered = root.answered,
         .dropped = root.dropped,
         .failed = failed || root.answered == 0,
-        .accuracy = root.served > 0 ? root.accuracy / root.served : 0,
         .served = root.served});
   root.live = false;
   --live_roots_;
@@ -225,9 +225,10 @@ void Pipeline::drop(VisitId id, DropReason reason, TimeNs now) {
   Root& root = roots_[of];
   const bool kept = falls_back(visit, root);
   const Node before = kept ? tree_.parent(visit.block, visit.stage) : kNone;
+  const double accuracy = kept ? tree_.accuracy(before) * visit.scale : 0;
   if (kept) {
     root.served += visit.worth;
-    root.accuracy += visit.worth * tree_.accuracy(before) * visit.scale;
+    root.accuracy += visit.worth * accuracy;
     ++root.answered;
   } else {
     ++root.dropped;
@@ -243,7 +244,8 @@ void Pipeline::drop(VisitId id, DropReason reason, TimeNs now) {
         .falls_back = kept,
         .tag = root.tag,
         .parent = visit.parent,
-        .utility = visit.worth});
+        .utility = visit.worth,
+        .accuracy = accuracy});
   const Visit ended = visit;
   leave(id);
   give_back(id);

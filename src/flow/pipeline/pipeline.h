@@ -149,11 +149,12 @@ struct Step {
   double utility = 1;        // kEnter: for the scheduler, as the next two; kDrop: part of the root's worth
   TimeNs due = kNever;
   TimeNs deadline = kNever;
+  double accuracy = 0;  // expected. kDrop that falls back: of the answer before; kExit: mean over leaves that have
+                        // answered, by their worth
   // kExit. Of a root that failed, `answered` is what was there before.
   std::int32_t answered = 0;  // leaves
   std::int32_t dropped = 0;   // visits that nothing stands for
   bool failed = false;        // a drop has ended it, or it has no answer at all
-  double accuracy = 0;        // expected, mean over its leaves that have answered, by their worth
   double served = 0;          // part of its worth that has been answered, 0 to 1
 };
 

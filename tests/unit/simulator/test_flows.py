@@ -184,6 +184,16 @@ def test_workers_that_hold_everything_need_no_moves() -> None:
     assert result.accuracy > 0.78
 
 
+@pytest.mark.parametrize("factor", [2.0, 4.0])
+def test_roots_take_what_a_trace_says_of_them(factor: float) -> None:
+    """One after the other, then from the first again, scaled to the factor."""
+    expand = Expand(kind="spans", factor=(factor,), distribution="trace", counts=(4, 0, 3, 1))
+    flow = toy(edges=(FlowEdge(tail="A", head="B", expand=expand),), planner="arlo", router="plan")
+    for roots, rows in zip(range(1, 7), (4, 4, 7, 8, 12, 12), strict=True):
+        visits = simulate(flow, 1, 8, roots).visits
+        assert visits["B:b1"] + visits["B:b2"] == rows * factor / 2
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         simulate(toy(), 9, 0)
