@@ -125,10 +125,12 @@ async def test_two_models_of_one_file_share_the_workers(tmp_path: Path) -> None:
         # A worker dies under load of both: no row of either is lost.
         stop = asyncio.Event()
         jobs = [asyncio.create_task(load(*each, stop)) for each in ((one, 256), (one, 64), (two, 512), (two, 64))]
-        await asyncio.sleep(0.5)
-        models = {model["name"]: model for model in (await asyncio.to_thread(control, served))["models"]}
-        assert sum(models["embedder"]["demand"]) > 0
-        assert sum(models["reranker"]["demand"]) > 0
+
+        async def seen() -> bool:
+            models = {model["name"]: model for model in (await asyncio.to_thread(control, served))["models"]}
+            return all(sum(models[name]["demand"]) > 0 for name in ("embedder", "reranker"))
+
+        await until(seen, "demand for both")
         os.kill(tritons(served)[0], signal.SIGKILL)
         await until(lambda: served.events("worker_restarted"), "a restart")
 
