@@ -85,7 +85,9 @@ class CpuTimes:
 
     @classmethod
     def read(cls, pid: int | None) -> CpuTimes:
-        """`ours` is this process, and process `pid` with its children (a worker; or this process, with all of them)."""
+        """`ours` is this process, and process `pid` with its children (a worker; or this process, with all of them),
+        those that have ended included.
+        """
         times = psutil.cpu_times()
         # Guest time is counted in user time already.
         idle_s = times.idle + getattr(times, "iowait", 0.0)
@@ -116,4 +118,4 @@ def _cpu_s(process: psutil.Process) -> float:
         times = process.cpu_times()
     except psutil.Error:
         return 0.0
-    return float(times.user + times.system)
+    return float(times.user + times.system + times.children_user + times.children_system)

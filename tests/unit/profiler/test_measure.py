@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import random
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -243,6 +246,9 @@ def test_load_of_others() -> None:
     assert before.other_load(CpuTimes(total_s=102.0, busy_s=41.5, ours_s=11.0)) == pytest.approx(0.25)
     assert before.other_load(CpuTimes(total_s=102.0, busy_s=41.0, ours_s=11.2)) == 0.0
     assert before.other_load(CpuTimes(total_s=100.05, busy_s=40.0, ours_s=10.0)) is None
+    now = CpuTimes.read(os.getpid())
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    assert CpuTimes.read(os.getpid()).ours_s > now.ours_s + 0.29  # a child that has ended is ours, too
     now = CpuTimes.read(None)
     assert now.total_s > now.busy_s > 0
     assert now.ours_s > 0
