@@ -36,6 +36,7 @@ Utilisation = float | Literal["window"]
 MAX_STAGES = 16
 MAX_VARIANTS = 32  # of a stage
 MAX_CHILDREN = 1 << 16  # rows that one row may become on an edge
+MAX_COUNT = 10**6  # rows of one row, in simulation
 MAX_WATTS = 100_000  # of a worker
 MAX_JOULE = 1_000  # right answers
 UTILISATION = 0.8  # where nothing says another one
@@ -244,7 +245,8 @@ class Expand:
         need(all(math.isfinite(r) and r >= 0 for r in self.factor), "expand.factor must be at least 0")
         counted = self.distribution in ("empirical", "trace")
         need(counted == bool(self.counts), "expand.counts go with distribution = empirical or trace")
-        need(all(count >= 0 for count in self.counts), "expand.counts must be at least 0")
+        need(all(0 <= count <= MAX_COUNT for count in self.counts), f"expand.counts must be 0 to {MAX_COUNT:,}")
+        need(not self.counts or any(self.counts), "expand.counts: one must be above 0")
         need(self.window == 0 or self.window > 2, "expand.window must be above 2 tokens")
         need(0 <= self.stride <= max(self.window - 2, 0), "expand.stride must be at most expand.window - 2")
         need(self.window == 0 or self.kind == "chunks", "expand.window goes with kind = chunks")

@@ -16,19 +16,29 @@ using flow::pipeline::VisitId;
 
 namespace {
 
+constexpr double kMostChildren = 1e9;
+
 // From 0 to below 1.
 double even(std::uint64_t random) { return static_cast<double>(random >> 11) * 0x1p-53; }
 
-std::int32_t poisson(double mean, double u) {
-  double p = std::exp(-mean);
-  double below = p;
-  std::int32_t count = 0;
-  while (u >= below && p > 0) {
-    p *= mean / ++count;
-    below += p;
-    if (count > mean && p < 1e-17) break;
+// In parts, for e^-mean is 0 where the mean is large.
+std::int32_t poisson(double mean, std::uint64_t luck) {
+  const int parts = 1 + static_cast<int>(mean / 500);
+  const double each = mean / parts;
+  std::int32_t all = 0;
+  for (int part = 0; part < parts; ++part, luck = mixed(luck)) {
+    const double u = even(luck);
+    double p = std::exp(-each);
+    double below = p;
+    std::int32_t count = 0;
+    while (u >= below) {
+      p *= each / ++count;
+      below += p;
+      if (count > each && p < 1e-17) break;
+    }
+    all += count;
   }
-  return count;
+  return all;
 }
 
 std::int32_t one_of_two(double mean, double u) {
@@ -152,7 +162,7 @@ std::int32_t Roots::children(std::size_t number, std::size_t variant, Slot root,
     case Pipeline::Children::kCeil:
       return one_of_two(mean, u);
     case Pipeline::Children::kPoisson:
-      return poisson(mean, u);
+      return poisson(mean, luck);
     case Pipeline::Children::kEmpirical:
       drawn = static_cast<std::size_t>(u * static_cast<double>(size));
       break;
@@ -160,7 +170,7 @@ std::int32_t Roots::children(std::size_t number, std::size_t variant, Slot root,
       drawn = requests_[root].number % size;
       break;
   }
-  return one_of_two(edge.counts[drawn] * mean / mean_count_[number], even(mixed(luck)));
+  return one_of_two(std::min(edge.counts[drawn] * mean / mean_count_[number], kMostChildren), even(mixed(luck)));
 }
 
 std::int32_t Roots::length(const Pipeline::Edge& edge, std::int32_t parent, std::uint64_t luck) const {

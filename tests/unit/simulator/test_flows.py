@@ -194,6 +194,14 @@ def test_roots_take_what_a_trace_says_of_them(factor: float) -> None:
         assert visits["B:b1"] + visits["B:b2"] == rows * factor / 2
 
 
+def test_many_children_by_poisson() -> None:
+    """Also where e^-mean is too small for a number."""
+    expand = Expand(kind="spans", factor=(2000.0,), distribution="poisson")
+    flow = toy(edges=(FlowEdge(tail="A", head="B", expand=expand),), slo_ms=1e7, router="plan", max_children=4096)
+    visits = simulate(flow, 1, 8, 20).visits
+    assert visits["B:b1"] + visits["B:b2"] == pytest.approx(20 * 2000, abs=4 * np.sqrt(20 * 2000))
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         simulate(toy(), 9, 0)
