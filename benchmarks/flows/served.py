@@ -43,6 +43,7 @@ from benchmarks.batches_served import serving
 NAME, SLO_MS, CLS, SEP, RECORDS = "tree", 2600, 101, 102, 1000
 SURE = 0.7
 PHASES = 10
+Figures = dict[str, float]
 BARS = {"accuracy": 0.005, "violations": 0.02, "mean": 0.05}  # the last one relative
 
 
@@ -130,16 +131,6 @@ def tree() -> Subject:
 def pieces_of(lengths: Iterable[int], piece: int) -> tuple[int, ...]:
     """Pieces of `piece` tokens of each row, its first and last token left out."""
     return tuple(-(-(int(length) - 2) // piece) for length in lengths)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Twin:
-    """Means over simulations, and their standard deviations."""
-
-    accuracy: float
-    violations: float
-    mean_ms: float
-    sd: dict[str, float]
 
 
 SUBJECTS = {"cascade": cascade, "tree": tree}
@@ -241,14 +232,15 @@ def beside_executing(subject: Subject, http: int, took: NDArray[np.float64], lon
     return visit, max(float(took[np.isfinite(took)].mean()) - lone.mean_ms - deep * visit, 0.0)
 
 
-def phases(flow: Flow, workers: int, arrived_ns: NDArray[np.int64], warmup_s: float, hop_ms: float) -> Twin:
-    """Simulated with plans at ten phases of their period."""
+def phases(flow: Flow, workers: int, arrived_ns: NDArray[np.int64], warmup_s: float, hop_ms: float) -> Figures:
+    """Simulated with plans at ten phases of their period: means, and standard deviations as `.._sd`."""
     waits = np.linspace(0, flow.plan_period_s, PHASES, endpoint=False)
     found = [simulated(flow, workers, arrived_ns + round(wait * 1e9), warmup_s + float(wait), hop_ms) for wait in waits]
-    each = {name: np.array([getattr(one, name) for one in found]) for name in Twin.__annotations__ if name != "sd"}
-    return Twin(
-        **{name: float(of.mean()) for name, of in each.items()}, sd={n: float(of.std()) for n, of in each.items()}
-    )
+    twin: Figures = {}
+    for name in ("accuracy", "violations", "mean_ms"):
+        each = [getattr(one, name) for one in found]
+        twin |= {name: float(np.mean(each)), f"{name}_sd": float(np.std(each))}
+    return twin
 
 
 def simulated(flow: Flow, workers: int, arrived_ns: NDArray[np.int64], warmup_s: float, hop_ms: float) -> FlowResult:
@@ -312,21 +304,19 @@ def main() -> int:
                 real = figures(took[skip:], accuracy[skip:], late_sends)
                 same = subject.traced(flow, len(arrived))
                 twin = phases(same, args.workers, arrived, args.warmup_s, visit_ms / 2)
-                mean_ms = twin.mean_ms + request_ms
+                mean_ms = twin["mean_ms"] + request_ms
                 off = {
-                    "accuracy": real["accuracy"] - twin.accuracy,
-                    "violations": real["violations"] - twin.violations,
+                    "accuracy": real["accuracy"] - twin["accuracy"],
+                    "violations": real["violations"] - twin["violations"],
                     "mean": real["mean_ms"] / mean_ms - 1,
                 }
                 kept = all(abs(off[name]) <= bar for name, bar in BARS.items())
-                rows.append(
-                    {"load": load, "real": real, "simulated": dataclasses.asdict(twin), "off": off, "kept": kept}
-                )
+                rows.append({"load": load, "real": real, "simulated": twin, "off": off, "kept": kept})
                 print(
-                    f"{load:.2f} {load * most:6.1f}/s accuracy {real['accuracy']:.4f} ({twin.accuracy:.4f} ± "
-                    f"{twin.sd['accuracy']:.4f}) violations {real['violations']:.3%} ({twin.violations:.3%} ± "
-                    f"{twin.sd['violations']:.3%}) mean {real['mean_ms']:.0f} ({mean_ms:.0f} ± "
-                    f"{twin.sd['mean_ms']:.0f}) ms, {off['mean']:+.1%}; late sends {real['late_sends']:.1%}: "
+                    f"{load:.2f} {load * most:6.1f}/s accuracy {real['accuracy']:.4f} ({twin['accuracy']:.4f} ± "
+                    f"{twin['accuracy_sd']:.4f}) violations {real['violations']:.3%} ({twin['violations']:.3%} ± "
+                    f"{twin['violations_sd']:.3%}) mean {real['mean_ms']:.0f} ({mean_ms:.0f} ± "
+                    f"{twin['mean_ms_sd']:.0f}) ms, {off['mean']:+.1%}; late sends {real['late_sends']:.1%}: "
                     f"{'kept' if kept else 'NOT KEPT'}",
                     flush=True,
                 )

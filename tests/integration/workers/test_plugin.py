@@ -285,16 +285,17 @@ async def settled(plugin: Plugin) -> tuple[dict[str, float], Any]:
 
 
 async def test_what_waits_is_batched_by_length(plugin: Plugin) -> None:
-    before, counted = await settled(plugin)
     lengths = np.random.default_rng(3).choice([5, 12, 60, 120], 64)
-    asked, most = 0, 0
-    while most <= 4:  # on a busy machine a client may be slower than the engines
+    most, batches = 0, float(len(lengths))
+    while most <= 4 or batches >= len(lengths) / 2:  # on a busy machine a client may be slower than the engines
+        before, counted = await settled(plugin)
         timings = await asyncio.gather(*(plugin.ask([[int(n)] * n]) for n in lengths))
-        asked, most = asked + len(lengths), max(timing["batch_rows"] for timing in timings)
-    while counted.inference_count + asked > (settled_now := await settled(plugin))[1].inference_count:
-        await asyncio.sleep(0.02)
-    after, statistics = settled_now
-    grown = {key: value - before[key] for key, value in after.items() if key.startswith("arlo_plugin") and OF_M in key}
+        most = max(timing["batch_rows"] for timing in timings)
+        while counted.inference_count + len(lengths) > (settled_now := await settled(plugin))[1].inference_count:
+            await asyncio.sleep(0.02)
+        after, statistics = settled_now
+        grown = {key: value - before[key] for key, value in after.items() if "arlo_plugin" in key and OF_M in key}
+        batches = sum(value for key, value in grown.items() if key.startswith("arlo_plugin_batches_total"))
     for length in LENGTHS:
         labels = f'{{engine="m_len{length}",model="m"}}'
         rows = grown[f"arlo_plugin_rows_total{labels}"]
@@ -315,8 +316,6 @@ async def test_what_waits_is_batched_by_length(plugin: Plugin) -> None:
     }
     assert families == {f"{name}_total" for name in counted_too} | {"engine_usable", "queued_rows"} | histograms
     assert sum(value for key, value in grown.items() if key.startswith("arlo_plugin_wait_seconds_total")) > 0
-    batches = sum(value for key, value in grown.items() if key.startswith("arlo_plugin_batches_total"))
-    assert batches <= asked - 4
     assert statistics.execution_count - counted.execution_count == batches
 
 
