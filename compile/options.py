@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from arlo.compile.engines.interface import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, EngineSettings, Precision
+from arlo.compile.engines.interface import (
+    DEFAULT_COMPUTE_CAPABILITIES,
+    Backend,
+    Device,
+    EngineSettings,
+    Kind,
+    Precision,
+)
 from arlo.errors import ConfigError
 from arlo.planning.lengths.batches import MOST_ROWS
 
@@ -76,7 +83,12 @@ class CompileOptions:
     """Of weights and activations; layer norms and what comes out stay in float32."""
 
     device: Device = "cpu"
-    """onnxruntime: where it runs. The TensorRT engines always run on a GPU."""
+    """onnxruntime and torch: where it runs. The TensorRT engines always run on a GPU."""
+
+    kinds: tuple[Kind, ...] = ()
+    """torch: how rows are laid out, in one runtime that holds the weights once. `static`: padded to a length of the
+    build, as CUDA graphs; `dynamic`: padded to the longest of the batch; `packed`: end to end, without padding. Empty:
+    static and packed, or static and dynamic for families that are not packed."""
 
     backend: Backend | Literal["auto"] = "auto"
     """How Triton serves it: by our model code in the Python backend, or by its own back-end for that engine. auto:
@@ -164,6 +176,8 @@ class CompileOptions:
             if getattr(self, field) is not None and self.lengths != "auto":
                 raise ConfigError(f"{field} goes with lengths = auto; leave it out, or let the lengths be chosen")
         recorded = self.device != "cpu" and self.backend != "native"
+        if self.profiles and self.engine == "torch":
+            raise ConfigError("profiles is not for torch, whose one runtime holds all lengths")
         if self.profiles and not self.engine.startswith("tensorrt") and not recorded:
             raise ConfigError(
                 "profiles is for TensorRT, and for onnxruntime with device = cuda and our own back-end, which records "
@@ -173,8 +187,14 @@ class CompileOptions:
             raise ConfigError("batcher goes with max_batch above 1: Triton's batcher would have nothing to join")
         if self.max_queue_size < 0 or (self.max_queue_size and not self.batcher):
             raise ConfigError("max_queue_size is 0 or more, and goes with batcher: Triton queues to batch")
-        if self.device != "cpu" and self.engine != "onnxruntime":
-            raise ConfigError(f"device is for onnxruntime; {self.engine} always runs on a GPU")
+        if self.device != "cpu" and self.engine not in ("onnxruntime", "torch"):
+            raise ConfigError(f"device is for onnxruntime and torch; {self.engine} always runs on a GPU")
+        if self.kinds and self.engine != "torch":
+            raise ConfigError(f"kinds is for torch; {self.engine} has --static, --dynamic and --profiles")
+        if unknown := [kind for kind in self.kinds if kind not in get_args(Kind)]:
+            raise ConfigError(f"kind {unknown[0]!r} is unknown: use one of {', '.join(get_args(Kind))}")
+        if self.engine == "torch" and (self.importance is not None or self.confidence):
+            raise ConfigError("importance and confidence are outputs of ONNX graphs: use --engine onnxruntime")
 
     @property
     def most_rows(self) -> int:
@@ -187,7 +207,8 @@ class CompileOptions:
         native = self.engine == "tensorrt" if self.backend == "auto" else self.backend == "native"
         return EngineSettings(
             precision=self.precision,
-            device=self.device if self.engine == "onnxruntime" else "cuda",
+            device=self.device if self.engine in ("onnxruntime", "torch") else "cuda",
+            kinds=self.kinds,
             backend="native" if native else "python",
             compute_capabilities=self.compute_capabilities if self.engine == "tensorrt-rtx" else (),
         )

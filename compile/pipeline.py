@@ -23,6 +23,7 @@ from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.batches import batches_of, batches_step, check_batches
 from arlo.compile.steps.cleanup import cleanup_step
 from arlo.compile.steps.export import export_step, outputs_of
+from arlo.compile.steps.export_torch import export_torch_step, kinds_of
 from arlo.compile.steps.latency import ROUNDS, busy_warning, latency_step, odd, points_of, times_of
 from arlo.compile.steps.lengths import LengthChoice, choice_of, choose_step, longest_served
 from arlo.compile.steps.reference import reference_step
@@ -68,11 +69,17 @@ def compile_model(
             requests = traffic(options.histogram, longest_served(options, model.max_tokens))
             ended(False, f"{model.model_type}, {model.task}", "; ".join(model.notes))
         tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model))
-        exported = report.run("export", model.name, lambda: export_step(cache, model, options.precision), warn=_notes)
-        if wanted(options):
-            signals = partial(signals_step, cache, exported, model, options)
-            exported = report.run("signals", model.name, signals)
-        cleaned = report.run("cleanup", model.name, lambda: cleanup_step(cache, exported), _cleaned)
+        if engine.name == "torch":
+            make = partial(export_torch_step, cache, model, options.precision)
+            exported = cleaned = report.run("export", model.name, make, warn=_notes)
+            engine = get_engine("torch", kinds_of(engine.settings, exported))
+        else:
+            make = partial(export_step, cache, model, options.precision)
+            exported = report.run("export", model.name, make, warn=_notes)
+            if wanted(options):
+                signals = partial(signals_step, cache, exported, model, options)
+                exported = report.run("signals", model.name, signals)
+            cleaned = report.run("cleanup", model.name, lambda: cleanup_step(cache, exported), _cleaned)
         outputs = outputs_of(exported)
         texts = Texts(tokenizer.folder / TOKENIZER if tokenizer.meta["found"] else None)
         job = Job(
@@ -123,6 +130,7 @@ def _steps(options: CompileOptions, engine: Engine) -> int:
     runtimes = len(specs_of(options, "", _at_most(options)))
     return (
         6
+        - (engine.name == "torch")  # no clean-up
         + wanted(options)
         + (options.lengths == "auto")
         + (options.max_batch == "auto")
@@ -166,6 +174,12 @@ def specs_of(
     """
     rows = batches or dict.fromkeys(lengths, options.most_rows)
     max_batch, longest = max(rows.values()), lengths[-1]
+    if options.engine == "torch":  # one process holds the weights once
+        return [
+            RuntimeSpec(
+                name=f"{name}_torch", max_length=longest, max_batch=max_batch, shape="profiles", profiles=tuple(lengths)
+            )
+        ]
     fixed = lengths if options.static else ()
     specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=rows[n], shape="static") for n in fixed]
     if options.dynamic:

@@ -54,6 +54,7 @@ def _runtime(runtime: Runtime, out: Path) -> dict[str, Any]:
         "max_batch": runtime.max_batch,
         "dynamic": runtime.dynamic,
         "profiles": list(runtime.profiles),
+        "kinds": list(runtime.kinds),
         "engine": runtime.engine,
         "backend": runtime.backend,
         "precision": runtime.precision,

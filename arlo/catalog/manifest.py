@@ -117,13 +117,14 @@ class Runtime:
     max_length: int
     max_batch: int
     dynamic: bool  # takes any length up to max_length
-    engine: str  # onnxruntime, tensorrt, tensorrt-rtx, emulated, simulated
+    engine: str  # onnxruntime, torch, tensorrt, tensorrt-rtx, emulated, simulated
     precision: str  # fp32, fp16, bf16
     device: str  # what the latency was measured on; empty: not measured yet
     latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
     verification: Verification | None = None  # None: emulated, or `arlo verify` found it wrong
     backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
-    profiles: tuple[int, ...] = ()  # maximum lengths of a TensorRT engine's optimisation profiles, where it has several
+    profiles: tuple[int, ...] = ()  # maximum lengths that one engine holds, its weights once
+    kinds: tuple[str, ...] = ()  # how rows are laid out: static, dynamic, packed; empty: as `dynamic` says
     compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any
     memory_mb: int | None = None  # of its worker's device, that it takes while it is loaded; None: not measured
     load_ms: int | None = None  # until a worker has loaded it; None: not measured
@@ -266,6 +267,7 @@ def _runtime(raw: dict[str, Any]) -> Runtime:
             "latency": tuple(LatencyPoint(**point) for point in raw["latency"]),
             "verification": Verification(**verification) if verification else None,
             "profiles": tuple(raw.get("profiles", ())),
+            "kinds": tuple(raw.get("kinds", ())),
             "compute_capabilities": tuple(raw.get("compute_capabilities", ())),
         }
     )

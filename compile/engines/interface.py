@@ -1,7 +1,7 @@
 """The interface of engine back-ends, and the list of them.
 
-A back-end turns a specialised ONNX graph into the files of a Triton model version, and can open these files in this
-process, to verify and to measure them. How Triton serves the files is told by `serving`.
+A back-end turns a specialised ONNX graph (torch: a model folder) into the files of a Triton model version, and can open
+these files in this process, to verify and to measure them. How Triton serves the files is told by `serving`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from arlo.errors import ConfigError
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Device = Literal["cpu", "cuda"]
+Kind = Literal["static", "dynamic", "packed"]
+"""How rows are laid out: padded to a recorded shape, padded to the longest of the batch, or end to end."""
 Backend = Literal["python", "native"]
 """python: our model code in Triton's Python backend. native: Triton's own back-end of that engine."""
 
@@ -41,6 +43,7 @@ class EngineSettings:
     backend: Backend = "python"
     compute_capabilities: tuple[str, ...] = DEFAULT_COMPUTE_CAPABILITIES  # of tensorrt-rtx
     workspace_mb: int | None = None  # memory that TensorRT may use while it runs; None: its own default
+    kinds: tuple[Kind, ...] = ()  # of torch
     optimisation: int | None = None  # TensorRT's builder optimisation level, 0 to 5; None: its own default
 
 
@@ -62,6 +65,8 @@ class Engine(Protocol):
     """A back-end with its settings. It holds no other state and can be pickled."""
 
     name: str
+    graph: str  # the files that it is built from: an ONNX graph and its weights, or a model folder of torch
+    weights: str
     settings: EngineSettings
 
     def versions(self) -> dict[str, str]:
@@ -82,7 +87,8 @@ class Engine(Protocol):
     def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
         """Write the engine's files into `folder`; the dict says what was found. CompileError when it cannot.
 
-        `graph` names its weights `weights.bin`; the two lie in different folders of the cache and must not be changed.
+        An ONNX graph names its weights `weights.bin`; the two lie in different folders of the cache and must not be
+        changed.
         `scratch` is kept between builds (timing caches); whatever lies there may be gone or of another version.
         """
 
@@ -101,7 +107,7 @@ class Engine(Protocol):
 
 def engine_names() -> tuple[str, ...]:
     """The back-ends that this version has."""
-    return ("onnxruntime", "tensorrt", "tensorrt-rtx")
+    return ("onnxruntime", "torch", "tensorrt", "tensorrt-rtx")
 
 
 def get_engine(name: str, settings: EngineSettings | None = None) -> Engine:
@@ -111,6 +117,10 @@ def get_engine(name: str, settings: EngineSettings | None = None) -> Engine:
         from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine(settings)
+    if name == "torch":
+        from arlo.compile.engines.torch import TorchEngine
+
+        return TorchEngine(settings)
     if name in ("tensorrt", "tensorrt-rtx"):
         from arlo.compile.engines.tensorrt import TensorRtEngine
 

@@ -56,6 +56,7 @@ class OnnxRuntimeEngine:
     """See `engine.Engine`."""
 
     name = "onnxruntime"
+    graph, weights = GRAPH, WEIGHTS
 
     def __init__(self, settings: EngineSettings) -> None:
         if settings.device == "cpu" and settings.precision == "bf16":
@@ -71,7 +72,7 @@ class OnnxRuntimeEngine:
         return tool_versions("onnxruntime")
 
     def device(self) -> str:
-        return f"gpu: {_gpu_name()}" if self.settings.device == "cuda" else f"cpu: {_cpu_name()}"
+        return f"gpu: {gpu_name()}" if self.settings.device == "cuda" else f"cpu: {cpu_name()}"
 
     def cannot_run(self) -> str:
         if self.settings.device == "cpu":
@@ -158,7 +159,7 @@ class OnnxRuntimeEngine:
             return gpu_memory_used()
         import onnxruntime  # noqa: F401  # its code is not the engine's
 
-        return _resident_bytes()
+        return resident_bytes()
 
     def _check_device(self) -> str:
         """Where the built files are opened: the CPU stands in for a GPU that is not here, but runs no bf16."""
@@ -167,7 +168,7 @@ class OnnxRuntimeEngine:
         return "" if self.settings.precision == "bf16" else "cpu"
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     """Of this process. What it gave back is handed to the system first, else a session would be put there unnoticed."""
     gc.collect()
     with contextlib.suppress(AttributeError):  # glibc's
@@ -207,11 +208,12 @@ def _check_shapes(shapes: Mapping[str, list[Any]], spec: RuntimeSpec) -> None:
             raise CompileError(f"build: {spec.title}: {name} has shape {shape}, not {wanted}")
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Of the first CPU."""
     return _line_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
 
 
-def _gpu_name() -> str:
+def gpu_name() -> str:
     """Of the first GPU; the driver tells it, no CUDA library is needed."""
     folder = Path("/proc/driver/nvidia/gpus")
     names = (_line_of(path, "Model:") for path in sorted(folder.glob("*/information")))

@@ -21,7 +21,7 @@ from arlo.compile.engines.interface import EngineSettings, Serving
 from arlo.compile.engines.tensorrt_build import PLAN, build_plan
 from arlo.compile.engines.tensorrt_gpu import CURRENT, find_gpu, gpu_memory_used, known_capabilities, parse_capabilities
 from arlo.compile.engines.tensorrt_timing import TimingCache
-from arlo.compile.spec import RuntimeSpec
+from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
 from arlo.errors import CompileError, ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class TensorRtRunner:
 
 class TensorRtEngine:
     """See `engine.Engine`."""
+
+    graph, weights = GRAPH, WEIGHTS
 
     def __init__(self, name: str, settings: EngineSettings) -> None:
         """name: tensorrt or tensorrt-rtx. ConfigError when the settings do not suit it."""

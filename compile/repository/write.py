@@ -95,6 +95,7 @@ def _described(job: Job, runtime: Finished, writer: RepositoryWriter) -> Runtime
         verification=verification_of(runtime.verified),
         backend=serving.backend or serving.platform,
         profiles=spec.profiles,
+        kinds=engine.settings.kinds,
         compute_capabilities=tuple(runtime.built.meta.get("compute_capabilities", ())),
         memory_mb=measured.meta["memory_mb"] if measured else None,
         files=writer.model(spec.name, triton_config(job, spec), model_code(serving.template), runtime.built),

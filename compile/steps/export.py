@@ -109,7 +109,7 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
         program.save(str(folder / GRAPH), external_data=True)
         del program, wrapper, original
         _tidy(folder)
-    outputs = [_describe(name, shape) for name, shape in zip(_output_names(model), shapes, strict=True)]
+    outputs = [describe_output(name, shape) for name, shape in zip(_output_names(model), shapes, strict=True)]
     _check_graph(folder / GRAPH, model.inputs, [output["name"] for output in outputs])
     return {"outputs": outputs, "notes": notes}
 
@@ -167,7 +167,8 @@ def _example(model: SourceModel, names: list[str]) -> list[torch.Tensor]:
     return [{"input_ids": ids, "attention_mask": mask}.get(name, torch.zeros_like(ids)) for name in names]
 
 
-def _describe(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+def describe_output(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The fields of OutputTensor for an output whose shape for two rows this is."""
     token_level = len(shape) == 3 or name in ANSWER_SPAN
     return {
         "name": name,

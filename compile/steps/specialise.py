@@ -22,6 +22,8 @@ from arlo.compile.steps.cleanup import TOOLS, Graph, check_signature, fix_axes, 
 
 def specialise_step(job: Job, spec: RuntimeSpec) -> Entry:
     """Entry with the graph whose axes are fixed as `spec` says; meta: `fixed` and `nodes`."""
+    if job.engine.graph != GRAPH:  # no graph: the same model folder serves all shapes
+        return job.graph
     parts = {
         "graph": job.graph.files[GRAPH],
         "weights": job.graph.files[WEIGHTS],  # small constants that are folded may lie there

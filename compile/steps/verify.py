@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from arlo.catalog.manifest import Importance, InputTensor, OutputTensor, Verification
 from arlo.compile.cache import Entry, code_version
 from arlo.compile.engines.interface import Runner
+from arlo.compile.engines.torch import TorchEngine
 from arlo.compile.job import Job
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
 from arlo.compile.steps.resolve import SourceModel
@@ -64,7 +65,7 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
         "spec": [spec.shape, spec.max_length, spec.max_batch, list(spec.profiles)],
         "precision": engine.settings.precision,
         "tolerance": job.options.tolerance,
-        "stand_in": [specialised.files, job.graph.files[WEIGHTS], stand_in_versions()] if cannot else None,
+        "stand_in": [specialised.files, job.graph.files[engine.weights], stand_in_versions()] if cannot else None,
         "device": "" if cannot else engine.device(),
         "tools": engine.versions(),
         "importance": job.importance and dataclasses.asdict(job.importance),
@@ -74,9 +75,8 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
     def make(_: object) -> dict[str, Any]:
         threads = len(os.sched_getaffinity(0))
         if cannot:
-            graph, weights = specialised.folder / GRAPH, job.graph.folder / WEIGHTS
-            runner: Runner = open_stand_in(graph, weights, threads=threads)
-            ran_on = f"ONNX Runtime on the CPU, in place of the engine: {cannot}"
+            name, runner = _stand_in(job, built, specialised, spec, threads=threads)
+            ran_on = f"{name} on the CPU, in place of the engine: {cannot}"
         else:
             runner, ran_on = engine.open(built.folder, spec, threads=threads), engine.device()
         subject = Subject(
@@ -93,6 +93,14 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
         return dataclasses.asdict(verify(subject, rows, ran_on=ran_on, engine_ran=not cannot))
 
     return job.cache.step("verify", parts, make)
+
+
+def _stand_in(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec, *, threads: int) -> tuple[str, Runner]:
+    """What runs an engine's model where no device here runs the engine."""
+    if isinstance(job.engine, TorchEngine):
+        return "torch", job.engine.open_on("cpu", built.folder, spec, threads=threads)
+    graph, weights = specialised.folder / GRAPH, job.graph.folder / WEIGHTS
+    return "ONNX Runtime", open_stand_in(graph, weights, threads=threads)
 
 
 def verification_of(entry: Entry) -> Verification:

@@ -30,6 +30,7 @@ Nothing is downloaded. A build that was stopped takes up where it was; a finishe
 
 _EPILOG = f"""engines:
   onnxruntime    ONNX Runtime on the CPU, or with --device cuda on a GPU with CUDA graphs
+  torch          PyTorch on the CPU, or with --device cuda on a GPU: CUDA graphs and packed rows
   tensorrt-rtx   TensorRT for RTX, ahead of time: needs no GPU to build; --compute-capabilities says for which
   tensorrt       TensorRT, built on the GPU that will serve it
 
@@ -92,7 +93,14 @@ def _engine(group: Any) -> None:
     group.add_argument("--engine", choices=engine_names(), default="onnxruntime", help="default: onnxruntime")
     group.add_argument("--precision", choices=get_args(Precision), default="fp32", help="default: fp32")
     group.add_argument(
-        "--device", choices=get_args(Device), default="cpu", help="of onnxruntime: cpu or cuda (default: cpu)"
+        "--device", choices=get_args(Device), default="cpu", help="of onnxruntime and torch: cpu or cuda (default: cpu)"
+    )
+    group.add_argument(
+        "--kinds",
+        metavar="LIST",
+        default="",
+        help="of torch: how rows are laid out, of static, dynamic and packed (default: static,packed where the model's "
+        "family can be packed, else static,dynamic)",
     )
     group.add_argument(
         "--backend",
@@ -227,6 +235,7 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         engine=args.engine,
         precision=args.precision,
         device=args.device,
+        kinds=tuple(filter(None, args.kinds.split(","))),
         backend=args.backend,
         compute_capabilities=tuple(part.strip().upper() for part in args.compute_capabilities.split(",")),
         importance=None if args.importance is None else parse_importance(args.importance),

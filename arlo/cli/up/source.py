@@ -32,8 +32,10 @@ class Source:
     key: str  # of all that a build depends on
 
 
-def find_source(given: str, *, name: str | None, install: bool) -> Source:
-    """Find the model and read what it is. ConfigError or EnvironmentProblem says what to do."""
+def find_source(given: str, *, name: str | None, install: bool, engine: tuple[str, ...]) -> Source:
+    """Find the model and read what it is. engine: what else the build depends on.
+
+    ConfigError or EnvironmentProblem says what to do."""
     path, named = Path(given).expanduser(), None
     if not path.exists():
         if not _PACKAGE.fullmatch(given) or given.startswith("."):
@@ -54,7 +56,7 @@ def find_source(given: str, *, name: str | None, install: bool) -> Source:
         for each in sorted(folder.glob("*"))
         if each.is_file() and each.suffix in (".json", ".txt", ".model")
     }
-    parts = (arlo.__version__, model.name, model.hashes, small, lengths)
+    parts = (arlo.__version__, model.name, model.hashes, small, lengths, engine)
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
     return Source(path, model.name, lengths, key)
 

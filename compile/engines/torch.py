@@ -1,0 +1,132 @@
+"""torch: one process holds the weights once and runs rows padded to recorded shapes, padded as they come, or packed.
+
+On a GPU, static shapes and buckets of packed tokens replay CUDA graphs of layers that inductor compiled; on the CPU the
+same code runs as it is written. Triton serves the model folder by our model code in its Python backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.compile.cache import link_or_copy, tool_versions
+from arlo.compile.engines.interface import EngineSettings, Serving
+from arlo.compile.engines.onnxruntime import cpu_name, gpu_name, resident_bytes
+from arlo.compile.engines.tensorrt_gpu import gpu_memory_used
+from arlo.compile.spec import RuntimeSpec
+from arlo.errors import CompileError, ConfigError
+
+if TYPE_CHECKING:
+    from arlo.templates.torch.session import Session
+
+# Tokens of a padded batch, and how much dearer a packed token is than a padded one: below either, rows are not packed.
+# From the table of an H100 (benchmarks/results/nvidia-h100): graphs of few tokens take the same time padded or packed.
+PACKED_FROM = {"cuda": 2048, "cpu": 0}
+
+
+class TorchRunner:
+    """See `interface.Runner`."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.note = session.note
+
+    def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        return dict(zip(outputs, self.session.run(outputs, inputs), strict=True))
+
+
+class TorchEngine:
+    """See `interface.Engine`. It is built from a model folder (arlo.templates.torch.encoder), not from a graph."""
+
+    name = "torch"
+    graph, weights = "model.json", "weights.safetensors"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        if settings.backend != "python":
+            raise ConfigError("torch is served by our model code: use --backend python")
+        self.settings = settings
+
+    def versions(self) -> dict[str, str]:
+        return tool_versions("torch")
+
+    def device(self) -> str:
+        return f"gpu: {gpu_name()}" if self.settings.device == "cuda" else f"cpu: {cpu_name()}"
+
+    def cannot_run(self) -> str:
+        if self.settings.device == "cpu":
+            return ""
+        from arlo.workers.triton.server import has_gpu
+
+        if not has_gpu():
+            return "there is no NVIDIA GPU driver here"
+        import torch
+
+        return "" if torch.cuda.is_available() else "this torch has no CUDA support: install a build that has it"
+
+    def key(self) -> dict[str, Any]:
+        return {"precision": self.settings.precision}
+
+    def build_memory(self, weight_bytes: int) -> int:
+        return (256 << 20) + weight_bytes  # the files are linked
+
+    def serving(self, spec: RuntimeSpec) -> Serving:
+        """The kinds of a runtime are those of the settings, of its own shape where it is static or dynamic."""
+        return Serving(
+            backend="python",
+            gpu=self.settings.device == "cuda",
+            template="torch",
+            parameters={
+                "kinds": ",".join(self._kinds(spec)),
+                "lengths": ",".join(map(str, spec.profiles or (spec.max_length,))),
+                "packed_from": str(PACKED_FROM[self.settings.device]),
+            },
+        )
+
+    def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
+        """Link the model folder together. CompileError for `packed` where its family is not packed."""
+        from arlo.templates.torch.encoder import Architecture
+        from arlo.templates.torch.session import check_kinds
+
+        arch = Architecture.read(graph.parent)
+        try:
+            check_kinds(self._kinds(spec), packs=arch.family != "transformers", family=arch.family)
+        except ValueError as error:
+            raise CompileError(f"build: {error}") from error
+        files = [graph, weights, *graph.parent.glob("config.json")]
+        shared = [link_or_copy(path, folder / path.name) for path in files]
+        return {"share": all(shared), "notes": []}
+
+    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> TorchRunner:
+        if reason := self.cannot_run():
+            raise CompileError(f"{spec.title} cannot run here: {reason}")
+        return self.open_on(self.settings.device, folder, spec, threads=threads)
+
+    def open_on(self, device: str, folder: Path, spec: RuntimeSpec, *, threads: int) -> TorchRunner:
+        """As `open`, on the device named: the CPU stands in for a GPU that is not here."""
+        from arlo.templates.torch.session import Session
+
+        return TorchRunner(
+            Session(
+                folder,
+                device=device,
+                threads=threads,
+                kinds=self._kinds(spec),
+                lengths=spec.profiles or (spec.max_length,),
+                max_rows=spec.max_batch,
+                packed_from=PACKED_FROM[device],
+            )
+        )
+
+    def memory_used(self) -> int | None:
+        if self.settings.device != "cpu":
+            return gpu_memory_used()
+        import torch  # noqa: F401  # its code is not the engine's
+
+        return resident_bytes()
+
+    def _kinds(self, spec: RuntimeSpec) -> tuple[str, ...]:
+        return self.settings.kinds if spec.shape == "profiles" else (spec.shape,)

@@ -1,0 +1,62 @@
+"""A model whose family encoder.py does not know: the code of transformers, on padded rows only.
+
+Its folder holds config.json and weights.safetensors beside model.json. It needs transformers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+try:
+    from .encoder import DTYPES, WEIGHTS, Architecture, Places, embedding
+except ImportError:  # as a plain file beside encoder.py
+    from encoder import DTYPES, WEIGHTS, Architecture, Places, embedding  # type: ignore[no-redef]
+
+_CLASSES = {
+    "sentence_embedding": "AutoModel",
+    "logits": "AutoModelForSequenceClassification",
+    "tokens": "AutoModelForTokenClassification",
+    "start_logits": "AutoModelForQuestionAnswering",
+}
+
+
+class Foreign(nn.Module):
+    """Has of `Encoder` what padded rows need."""
+
+    packs = False
+
+    def __init__(self, folder: Path, *, device: str, precision: str = "") -> None:
+        super().__init__()
+        import transformers
+        from safetensors.torch import load_file
+
+        self.arch = Architecture.read(folder)
+        config = transformers.AutoConfig.from_pretrained(str(folder))
+        kind = "tokens" if self.arch.head == ("tokens",) else self.arch.outputs[0]
+        dtype = DTYPES[precision or self.arch.precision]
+        model = getattr(transformers, _CLASSES[kind]).from_config(config, dtype=dtype)
+        model.load_state_dict(load_file(folder / WEIGHTS))
+        self._model = model.eval().to(device)
+
+    def prepack(self) -> None:
+        """Nothing: its layers are those of transformers."""
+
+    def padded(self, ids: Tensor, mask: Tensor | None, types: Tensor | None = None) -> Any:
+        """What transformers answers for `ids` [rows, tokens]."""
+        given: dict[str, Tensor] = {"input_ids": ids, "attention_mask": torch.ones_like(ids) if mask is None else mask}
+        if self.arch.types > 1:
+            given["token_type_ids"] = torch.zeros_like(ids) if types is None else types
+        return self._model(**given)
+
+    def answers_padded(self, answer: Any, mask: Tensor | None) -> dict[str, Tensor]:
+        """The outputs by name, float32."""
+        if self.arch.outputs[0] != "sentence_embedding":
+            return {name: answer[name].float() for name in self.arch.outputs}
+        hidden = answer.last_hidden_state
+        rows, tokens, width = hidden.shape
+        places = Places.padded(rows, tokens, mask, hidden.device)
+        return embedding(self.arch, hidden.reshape(-1, width), places) | {"last_hidden_state": hidden.float()}

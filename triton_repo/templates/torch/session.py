@@ -1,0 +1,458 @@
+"""A torch encoder that holds its weights once and runs rows in one of three ways.
+
+static: rows are padded to a recorded length and number, and the whole run is replayed as one CUDA graph. dynamic: rows
+are padded to the longest of the batch and the kernels are launched one by one. packed: rows lie end to end without
+padding, up to a bucket of tokens that has a CUDA graph. On a CPU the same code runs without graphs, and static rows are
+not padded further.
+
+It lies beside model.py in a Triton model version and is `arlo.templates.torch.session` in the package: what is verified
+and measured is what serves. It needs NumPy and torch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+try:
+    from .encoder import Architecture, Encoder, layout_of, load
+except ImportError:  # as a plain file beside encoder.py
+    from encoder import Architecture, Encoder, layout_of, load  # type: ignore[no-redef]
+
+Array = NDArray[Any]
+Answers = dict[str, Tensor]
+KINDS = ("static", "dynamic", "packed")
+LEAST_BUCKET = 256  # tokens of the smallest packed graph; each further bucket is twice as large
+SHORT = 128  # rows up to this length have packed graphs whose attention has fewer blocks
+_HEADROOM = (64, 16)  # a packed graph has room for one row in so many tokens; more rows are split
+
+
+class Session:
+    """An opened encoder. Use it from one thread at a time: its buffers are its own.
+
+    kind: how the last run was made. note: why something asked for is not there, else empty.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: str = "cpu",
+        device_id: int = 0,
+        threads: int = 1,
+        precision: str = "",
+        kinds: Sequence[str] = ("static",),
+        lengths: Sequence[int] = (),
+        max_rows: int = 1,
+        packed_from: int = 0,
+        budget: int = 16384,
+        compiled: bool = True,
+    ) -> None:
+        """Open a model folder (see encoder.py) on the CPU with so many `threads`, or on a GPU.
+
+        precision: empty for that of the folder. kinds: of KINDS. lengths: ascending, those that are recorded.
+        packed_from: tokens of a padded request, padding included, from which it is packed where static is there too.
+        budget: tokens that a packed run computes at most; longer requests are split. compiled: on a GPU, layers are
+        compiled by inductor.
+        Raises ValueError for a folder or kinds that do not go together, RuntimeError where torch cannot use the GPU.
+        """
+        self._device = torch.device(f"cuda:{device_id}" if device == "cuda" else "cpu")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("this torch cannot use a GPU: install a build with CUDA, and check the driver")
+        self._model = _open(folder, str(self._device), precision)
+        self.arch: Architecture = self._model.arch
+        self.precision = precision or self.arch.precision
+        self.kinds = check_kinds(kinds, packs=self._model.packs, family=self.arch.family)
+        self.kind, self.note = self.kinds[0], ""
+        self.inputs = ("input_ids", "attention_mask") + (("token_type_ids",) if self.arch.types > 1 else ())
+        self.outputs = self.arch.outputs
+        self.vocabulary = self.arch.vocabulary
+        self._lengths = tuple(length for length in lengths if length <= self.arch.positions) or (self.arch.positions,)
+        self._rows = rows_to_record(max_rows)
+        self._packed_from, self._budget = packed_from, budget
+        self._graphs: dict[tuple[str, int, int, int], _Program] = {}
+        if device == "cpu":
+            torch.set_num_threads(threads)
+            self._model.prepack()
+        else:
+            self._varlen = self._model.packs and not self.arch.relative and self.precision != "fp32"
+            with torch.inference_mode():
+                self._prepare(compiled)
+
+    @property
+    def graphs(self) -> tuple[tuple[str, int, int], ...]:
+        """(kind, rows, tokens of a row or of the bucket) that have a CUDA graph."""
+        return tuple((kind, rows, tokens) for kind, rows, tokens, _ in self._graphs)
+
+    def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
+        """The outputs `wanted`, in that order, float32, for INT64 inputs [rows, tokens]. Token-level outputs are
+        [rows, tokens, ...], undefined at padding.
+
+        Raises ValueError for a token id outside the vocabulary.
+        """
+        ids, mask, types = self._read(tensors)
+        rows, tokens = ids.shape
+        real = mask.sum(1)
+        prefix = bool((mask[:, 0] == 1).all() and (np.diff(mask, axis=1) <= 0).all())
+        self.kind = self._kind_of(rows, tokens) if prefix else "dynamic"
+        with torch.inference_mode():
+            if self.kind == "packed":
+                return self._run_packed(wanted, ids, mask, types, real)
+            answers = self._padded(ids, mask, types, real, full=bool((real == tokens).all()), prefix=prefix)
+            return [_numpy(answers(name)) for name in wanted]
+
+    def run_packed(self, wanted: Sequence[str], ids: Array, offsets: Array, types: Array | None = None) -> list[Array]:
+        """As `run`, of rows that lie end to end: `ids` INT64 [tokens], `offsets` [rows + 1] the rows' borders.
+
+        Answers are [rows, ...]; token-level ones [tokens, ...].
+        """
+        self._check(ids)
+        if types is not None:
+            self._check_types(types)
+        self.kind = "packed"
+        found: list[list[Array]] = []
+        with torch.inference_mode():
+            for first, last in self._chunks(offsets):
+                begin, end = int(offsets[first]), int(offsets[last])
+                part = offsets[first : last + 1] - begin
+                answers = self._packed(ids[begin:end], part, None if types is None else types[begin:end])
+                found.append([_numpy(answers(name)) for name in wanted])
+        return [np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True)]
+
+    def warm_up(self) -> None:
+        """Run the shortest and the longest of each kind, so that no request pays for what happens once."""
+        for tokens in {self._lengths[0], self._lengths[-1]}:
+            for rows in {1, self._rows[-1]}:
+                ones = np.ones((rows, tokens), np.int64)
+                self.run(self.outputs[:1], {name: ones * (name != "token_type_ids") for name in self.inputs})
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._graphs.clear()
+        del self._model
+
+    def _kind_of(self, rows: int, tokens: int) -> str:
+        if "packed" not in self.kinds:
+            return self.kinds[0]
+        others = [kind for kind in self.kinds if kind != "packed"]
+        fits = others and (others[0] != "static" or (tokens <= self._lengths[-1] and rows <= self._rows[-1]))
+        return others[0] if fits and rows * tokens < self._packed_from else "packed"
+
+    def _read(self, tensors: Mapping[str, Array]) -> tuple[Array, Array, Array | None]:
+        ids = tensors["input_ids"]
+        self._check(ids)
+        mask = tensors.get("attention_mask")
+        types = tensors.get("token_type_ids") if "token_type_ids" in self.inputs else None
+        if types is not None and not types.any():
+            types = None
+        if types is not None:
+            self._check_types(types)
+        return ids, np.ones_like(ids) if mask is None else (mask != 0).astype(np.int64), types
+
+    def _check(self, ids: Array) -> None:
+        """A GPU does not survive an id outside the vocabulary, so it is looked for here."""
+        if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= self.vocabulary):
+            raise ValueError(f"input_ids has an id outside 0 to {self.vocabulary - 1}")
+
+    def _check_types(self, types: Array) -> None:
+        if int(types.min()) < 0 or int(types.max()) >= self.arch.types:
+            raise ValueError(f"token_type_ids has a type outside 0 to {self.arch.types - 1}")
+
+    def _run_packed(
+        self, wanted: Sequence[str], ids: Array, mask: Array, types: Array | None, real: Array
+    ) -> list[Array]:
+        """A padded request, packed; token-level answers are padded again."""
+        rows, tokens = ids.shape
+        there = mask.astype(bool)
+        offsets = np.zeros(rows + 1, np.int64)
+        np.cumsum(real, out=offsets[1:])
+        answers = self.run_packed(wanted, ids[there], offsets, None if types is None else types[there])
+        for index, name in enumerate(wanted):
+            if self.arch.by_token(name):
+                spread = np.zeros((rows, tokens, *answers[index].shape[1:]), np.float32)
+                spread[there] = answers[index]
+                answers[index] = spread
+        return answers
+
+    def _chunks(self, offsets: Array) -> list[tuple[int, int]]:
+        """Rows [first, last) of runs that keep to the budget; one row at least."""
+        chunks, first, most = [], 0, max(1, self._budget // _HEADROOM[-1])
+        for row in range(1, len(offsets)):
+            if row - first > 1 and (offsets[row] - offsets[first] > self._budget or row - first > most):
+                chunks.append((first, row - 1))
+                first = row - 1
+        return [*chunks, (first, len(offsets) - 1)]
+
+    def _padded(
+        self, ids: Array, mask: Array, types: Array | None, real: Array, *, full: bool, prefix: bool
+    ) -> Callable[[str], Tensor]:
+        """A way to each output of a padded batch."""
+        rows, tokens = ids.shape
+        if self._device.type == "cuda" and prefix:
+            program = self._recorded(rows, tokens) if self.kind == "static" else None
+            if program is None and self._varlen:
+                program = _Flat(self._model, rows, tokens)
+            if program is not None:
+                return program.of_rows(ids, types, real)
+        move = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(self._device)  # noqa: E731
+        masked = None if full else move(mask)
+        hidden = self._model.padded(move(ids), masked, None if types is None else move(types))
+        answers = self._model.answers_padded(hidden, masked)
+        return lambda name: answers[name]
+
+    def _packed(self, ids: Array, offsets: Array, types: Array | None) -> Callable[[str], Tensor]:
+        """A way to each output of a packed batch."""
+        rows, tokens, longest = len(offsets) - 1, len(ids), int(np.diff(offsets).max(initial=0))
+        if longest > self.arch.positions:
+            raise ValueError(f"a row has {longest} tokens and the model reads {self.arch.positions}")
+        if self._device.type == "cuda":
+            key = next(
+                (
+                    key
+                    for key in self._graphs
+                    if key[0] == "packed" and rows <= key[1] and tokens <= key[2] and longest <= key[3]
+                ),
+                None,
+            )
+            if key is not None:
+                return self._graphs[key].of_tokens(ids, types, offsets)
+        place = lambda array, dtype: torch.from_numpy(array.astype(dtype)).to(self._device)  # noqa: E731
+        layout = layout_of(place(offsets, np.int32), tokens, longest)
+        hidden = self._model.packed_at(place(ids, np.int64), layout, None if types is None else place(types, np.int64))
+        answers = self._model.answers_packed(hidden, layout)
+        return lambda name: answers[name]
+
+    def _recorded(self, rows: int, tokens: int) -> _Program | None:
+        length = next((length for length in self._lengths if length >= tokens), 0)
+        count = next((count for count in self._rows if count >= rows), 0)
+        return self._graphs.get(("static", count, length, length))
+
+    def _prepare(self, compiled: bool) -> None:
+        """Compile and record on the GPU."""
+        if compiled and self._model.packs:
+            self._model.compile_layers()
+            try:
+                self._first_run()
+            except Exception as error:  # inductor raises many kinds
+                self._model.uncompile_layers()
+                self.note = f"layers are not compiled: {error}"
+        pool = torch.cuda.graph_pool_handle()
+        if "static" in self.kinds:
+            for length in reversed(self._lengths):
+                for rows in reversed(self._rows):
+                    make = _Flat if self._varlen else _Rows
+                    self._graphs["static", rows, length, length] = make(self._model, rows, length).record(pool)
+        if "packed" in self.kinds and self._varlen:
+            longest = self._lengths[-1]
+            bucket = LEAST_BUCKET
+            while bucket <= self._budget:
+                for room in _HEADROOM:
+                    for most in sorted({min(SHORT, longest), longest}):
+                        key = ("packed", bucket // room, bucket, most)
+                        self._graphs[key] = _Tokens(self._model, bucket // room, bucket, most).record(pool)
+                bucket *= 2
+        # The smallest that fits is taken first.
+        self._graphs = dict(
+            sorted(self._graphs.items(), key=lambda item: (item[0][0], item[0][2], item[0][1], item[0][3]))
+        )
+
+    def _first_run(self) -> None:
+        program = _Flat(self._model, 2, self._lengths[0]) if self._varlen else _Rows(self._model, 2, self._lengths[0])
+        program.compute()
+        torch.cuda.synchronize()
+
+
+class _Program:
+    """A run of one shape on buffers that stay where they are, recorded as a CUDA graph or launched."""
+
+    def __init__(self, model: Encoder, rows: int, tokens: int) -> None:
+        self._model, self.rows, self.tokens = model, rows, tokens
+        self._graph: Any = None
+        self._hidden: Tensor
+        self._answers: Answers
+        self._allocate(next(model.parameters()).device)
+
+    def _allocate(self, device: torch.device) -> None:
+        raise NotImplementedError
+
+    def _compute(self) -> tuple[Tensor, Answers]:
+        raise NotImplementedError
+
+    def of_rows(self, ids: Array, types: Array | None, real: Array) -> Callable[[str], Tensor]:
+        """Run rows that are padded on the right; `real` tokens in each."""
+        raise NotImplementedError
+
+    def of_tokens(self, ids: Array, types: Array | None, offsets: Array) -> Callable[[str], Tensor]:
+        """Run packed rows."""
+        raise NotImplementedError
+
+    def compute(self) -> None:
+        """Run on what the buffers hold."""
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._hidden, self._answers = self._compute()
+
+    def record(self, pool: Any) -> _Program:
+        """Record the run as a CUDA graph, whose memory is shared with those of the same pool."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._compute()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            self._hidden, self._answers = self._compute()
+        self._graph = graph
+        return self
+
+    def _copy(self, buffer: Tensor, array: Array) -> None:
+        buffer.copy_(torch.from_numpy(np.ascontiguousarray(array)), non_blocking=True)
+
+
+class _Tokens(_Program):
+    """Packed rows: up to `rows` in up to `tokens` tokens, none longer than `longest`."""
+
+    def __init__(self, model: Encoder, rows: int, tokens: int, longest: int) -> None:
+        self._longest = longest
+        super().__init__(model, rows, tokens)
+
+    def _allocate(self, device: torch.device) -> None:
+        self._ids = torch.ones(self.tokens, dtype=torch.int64, device=device)
+        self._types = torch.zeros_like(self._ids) if self._model.arch.types > 1 else None
+        self._offsets = torch.full((self.rows + 1,), min(self.tokens, self._longest), dtype=torch.int32, device=device)
+        self._offsets[0] = 0
+
+    def _compute(self) -> tuple[Tensor, Answers]:
+        layout = layout_of(self._offsets, self.tokens, self._longest)
+        hidden = self._model.packed_at(self._ids, layout, self._types)
+        return hidden, self._model.answers_packed(hidden, layout, tokens=False)
+
+    def of_tokens(self, ids: Array, types: Array | None, offsets: Array) -> Callable[[str], Tensor]:
+        rows, tokens = len(offsets) - 1, len(ids)
+        borders = np.full(self.rows + 1, tokens, np.int32)
+        borders[: rows + 1] = offsets
+        self._copy(self._ids[:tokens], ids)
+        self._copy(self._offsets, borders)
+        if self._types is not None:
+            self._types.zero_() if types is None else self._copy(self._types[:tokens], types)
+        self.compute()
+
+        def answer(name: str) -> Tensor:
+            if name == "last_hidden_state":
+                return self._hidden[:tokens].float()
+            found = self._answers[name]
+            return found[:tokens] if self._model.arch.by_token(name) else found[:rows]
+
+        return answer
+
+
+class _Flat(_Tokens):
+    """Rows padded to one length, as packed rows: each is two, its tokens and its padding, so that no mask is needed."""
+
+    def __init__(self, model: Encoder, rows: int, length: int) -> None:
+        self.length, self.padded_rows = length, rows
+        super().__init__(model, 2 * rows, rows * length, length)
+
+    def of_rows(self, ids: Array, types: Array | None, real: Array) -> Callable[[str], Tensor]:
+        rows, tokens = ids.shape
+        filled = np.zeros((self.padded_rows, self.length), np.int64)
+        filled[:rows, :tokens] = ids
+        borders = np.zeros(2 * self.padded_rows + 1, np.int32)
+        borders[2::2] = np.arange(1, self.padded_rows + 1) * self.length
+        borders[1::2] = borders[:-1:2] + 1
+        borders[1 : 2 * rows : 2] = borders[: 2 * rows : 2] + real
+        self._copy(self._ids, filled.reshape(-1))
+        self._copy(self._offsets, borders)
+        if self._types is not None:
+            if types is None:
+                self._types.zero_()
+            else:
+                filled[:] = 0
+                filled[:rows, :tokens] = types
+                self._copy(self._types, filled.reshape(-1))
+        self.compute()
+
+        def answer(name: str) -> Tensor:
+            found = self._hidden.float() if name == "last_hidden_state" else self._answers[name]
+            if self._model.arch.by_token(name):
+                return found.reshape(self.padded_rows, self.length, *found.shape[1:])[:rows, :tokens]
+            return found[0 : 2 * rows : 2]
+
+        return answer
+
+
+class _Rows(_Program):
+    """Padded rows with a mask, for models that do not pack and for fp32."""
+
+    def _allocate(self, device: torch.device) -> None:
+        self._ids = torch.ones(self.rows, self.tokens, dtype=torch.int64, device=device)
+        self._mask = torch.ones_like(self._ids)
+        self._types = torch.zeros_like(self._ids) if self._model.arch.types > 1 else None
+
+    def _compute(self) -> tuple[Tensor, Answers]:
+        hidden = self._model.padded(self._ids, self._mask, self._types)
+        return self._ids, self._model.answers_padded(hidden, self._mask)
+
+    def of_rows(self, ids: Array, types: Array | None, real: Array) -> Callable[[str], Tensor]:
+        rows, tokens = ids.shape
+        filled = np.zeros((self.rows, self.tokens), np.int64)
+        filled[:rows, :tokens] = ids
+        mask = np.zeros_like(filled)
+        mask[:, 0] = 1  # of rows that are not there
+        mask[:rows] = np.arange(self.tokens) < real[:, None]
+        self._copy(self._ids, filled)
+        self._copy(self._mask, mask)
+        if self._types is not None:
+            filled[:] = 0
+            if types is not None:
+                filled[:rows, :tokens] = types
+            self._copy(self._types, filled)
+        self.compute()
+
+        def answer(name: str) -> Tensor:
+            found = self._answers[name][:rows]
+            return found[:, :tokens] if self._model.arch.by_token(name) else found
+
+        return answer
+
+
+def rows_to_record(max_rows: int) -> tuple[int, ...]:
+    """Numbers of rows that have a CUDA graph, ascending: all up to 8, then 12, 16, 24, 32, 48 and so on; the most."""
+    usual = {*range(1, 9), *(base << power for base in (3, 4) for power in range(2, 9)), max_rows}
+    return tuple(sorted(rows for rows in usual if rows <= max_rows))
+
+
+def check_kinds(kinds: Sequence[str], *, packs: bool, family: str) -> tuple[str, ...]:
+    """The kinds in the order of KINDS. ValueError for unknown ones, and for packed where the family does not pack."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ValueError(f"kind {kind!r} is unknown: use {', '.join(KINDS)}")
+    if "packed" in kinds and not packs:
+        raise ValueError(f"models of the type {family} are not packed here: use --kinds static or dynamic")
+    if not kinds:
+        raise ValueError(f"name at least one kind of {', '.join(KINDS)}")
+    return tuple(kind for kind in KINDS if kind in kinds)
+
+
+def _open(folder: Path, device: str, precision: str) -> Any:
+    if Architecture.read(folder).family != "transformers":
+        return load(folder, device=device, precision=precision)
+    try:
+        from .foreign import Foreign
+    except ImportError:
+        from foreign import Foreign  # type: ignore[no-redef]
+
+    return Foreign(folder, device=device, precision=precision)
+
+
+def _numpy(tensor: Tensor) -> Array:
+    """On the host, contiguous; what a graph wrote is copied, as the next run writes there."""
+    array: Array = tensor.float().contiguous().cpu().numpy()
+    return array
