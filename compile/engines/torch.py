@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.cache import link_or_copy, tool_versions
-from arlo.compile.engines.interface import EngineSettings, Serving
+from arlo.compile.engines.interface import EngineSettings, Precision, Serving
 from arlo.compile.engines.onnxruntime import cpu_name, gpu_name, resident_bytes
 from arlo.compile.engines.tensorrt_gpu import gpu_memory_used
 from arlo.compile.spec import RuntimeSpec
@@ -130,3 +130,16 @@ class TorchEngine:
 
     def _kinds(self, spec: RuntimeSpec) -> tuple[str, ...]:
         return self.settings.kinds if spec.shape == "profiles" else (spec.shape,)
+
+
+def export_folder(source: Path, out: Path, precision: Precision = "fp32") -> Path:
+    """Write the model folder of a Hugging Face folder into `out`, without a repository around it; returns `out`."""
+    from arlo.compile.cache import Hasher
+    from arlo.compile.options import CompileOptions
+    from arlo.compile.steps.export_torch import export_torch
+    from arlo.compile.steps.resolve import resolve
+
+    out.mkdir(parents=True, exist_ok=True)
+    options = CompileOptions(source=source, out=out, engine="torch", precision=precision, lengths="auto")
+    export_torch(resolve(options, Hasher()), precision, out)
+    return out

@@ -30,7 +30,9 @@ Answers = dict[str, Tensor]
 KINDS = ("static", "dynamic", "packed")
 LEAST_BUCKET = 256  # tokens of the smallest packed graph; each further bucket is twice as large
 SHORT = 128  # rows up to this length have packed graphs whose attention has fewer blocks
-_HEADROOM = (64, 16)  # a packed graph has room for one row in so many tokens; more rows are split
+# A packed graph has room for one row in so many tokens: attention begins blocks for rows that are not there, too. More
+# rows than the last allows are split.
+_HEADROOM = (256, 128, 64, 40, 24, 12)
 
 
 class Session:

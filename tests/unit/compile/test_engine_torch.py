@@ -1,0 +1,303 @@
+"""The torch engine on the CPU: every family that it names and each kind of rows, against transformers in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from arlo.compile import CompileOptions, compile_model
+from arlo.compile.cache import Hasher
+from arlo.compile.engines.interface import EngineSettings, get_engine
+from arlo.compile.original import load_original
+from arlo.compile.pooling import pool_numpy
+from arlo.compile.steps.export_torch import FAMILIES, convert, export_torch
+from arlo.compile.steps.resolve import SourceModel, resolve
+from arlo.errors import ConfigError
+from arlo.templates.torch.encoder import Architecture, load
+from arlo.templates.torch.session import Session, rows_to_record
+from tests.fakes.tiny_model import MAX_TOKENS, VOCABULARY, write_tiny
+
+BOUND = 1e-5  # of float32, against float64
+TASKS = {
+    "embedding": "",
+    "sequence-classification": "ForSequenceClassification",
+    "reranker": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
+}
+WITHOUT = {("nomic_bert", "question-answering")}  # transformers has no such class
+FOREIGN = {("nomic_bert", "sequence-classification"), ("nomic_bert", "reranker")}
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+def exported(folder: Path, family: str, task: str = "embedding", **changes: Any) -> tuple[SourceModel, Path]:
+    """A tiny model and its folder for torch."""
+    labels = {"reranker": 1, "question-answering": 2}.get(task, 3)
+    source = write_tiny(folder / "source", family=family, head=TASKS[task], labels=labels)
+    (folder / "model").mkdir()
+    options = CompileOptions(source=source, out=folder / "x", task=task, lengths=(MAX_TOKENS,), engine="torch")  # type: ignore[arg-type]
+    model = dataclasses.replace(resolve(options, Hasher()), **changes)
+    export_torch(model, "fp32", folder / "model")
+    return model, folder / "model"
+
+
+def ragged(rows: int, *, seed: int = 0) -> list[NDArray[np.int64]]:
+    """Ids of rows of 1 to MAX_TOKENS tokens, the first one full."""
+    rng = np.random.default_rng(seed)
+    lengths = [MAX_TOKENS, 1, *rng.integers(1, MAX_TOKENS + 1, rows)][:rows]
+    return [rng.integers(5, VOCABULARY, length) for length in lengths]
+
+
+def padded(model: SourceModel, rows: Sequence[NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+    """Rows as inputs of a session, padded to the longest."""
+    longest = max(map(len, rows))
+    ids = np.full((len(rows), longest), model.inputs[0].pad_value)
+    mask = np.zeros_like(ids)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)], mask[index, : len(row)] = row, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def exact(model: SourceModel, rows: Sequence[NDArray[np.int64]], types: bool = False) -> list[dict[str, NDArray[Any]]]:
+    """What transformers answers to each row by itself, in float64."""
+    original = load_original(model).double()
+    answers = []
+    for row in rows:
+        ids = torch.from_numpy(row)[None]
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if types:
+            given["token_type_ids"] = ids % 2
+        with torch.inference_mode():
+            answer = original(**given)
+        if model.task == "embedding":
+            hidden = answer.last_hidden_state[0].numpy()
+            pooled = pool_numpy(hidden, model.pooling, normalize=model.normalize)
+            answers.append({"sentence_embedding": pooled, "last_hidden_state": hidden})
+        else:
+            names = ("start_logits", "end_logits") if model.task == "question-answering" else ("logits",)
+            answers.append({name: answer[name][0].numpy() for name in names})
+    return answers
+
+
+def check(session: Session, model: SourceModel, rows: Sequence[NDArray[np.int64]], *, types: bool = False) -> None:
+    """The session's answers are those of transformers, whatever stands around a row."""
+    tensors = padded(model, rows)
+    if types:
+        tensors["token_type_ids"] = tensors["input_ids"] % 2 * tensors["attention_mask"]
+    found = session.run(session.outputs, tensors)
+    for index, wanted in enumerate(exact(model, rows, types)):
+        for name, answers in zip(session.outputs, found, strict=True):
+            answer = answers[index][: len(rows[index])] if session.arch.by_token(name) else answers[index]
+            np.testing.assert_allclose(answer, wanted[name], rtol=0, atol=BOUND * max(1, np.abs(wanted[name]).max()))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_answers_as_transformers_does(tmp_path: Path, family: str, task: str) -> None:
+    if (family, task) in WITHOUT:
+        pytest.skip("transformers has no such model")
+    model, folder = exported(tmp_path, family, task)
+    foreign = (family, task) in FOREIGN
+    assert (Architecture.read(folder).family == "transformers") is foreign
+    for kind in ("static", "dynamic") if foreign else ("static", "dynamic", "packed"):
+        session = Session(folder, kinds=(kind,), lengths=(16, MAX_TOKENS), max_rows=8)
+        check(session, model, ragged(7))
+        assert session.kind == kind
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "packed"])
+def test_a_thousand_ragged_rows(tmp_path: Path, kind: str) -> None:
+    model, folder = exported(tmp_path, "bert")
+    session = Session(folder, kinds=(kind,), max_rows=64)
+    rows = ragged(1000, seed=4)
+    for start in range(0, 1000, 64):
+        check(session, model, rows[start : start + 64])
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_pooling_is_that_of_sentence_transformers(tmp_path: Path, family: str, normalize: bool) -> None:
+    model, folder = exported(tmp_path, family, pooling=MODES, normalize=normalize)
+    check(Session(folder, kinds=("dynamic",), max_rows=8), model, ragged(5))
+    if family != "albert":
+        check(Session(folder, kinds=("packed",), max_rows=8), model, ragged(5))
+
+
+@pytest.mark.parametrize("family", ["bert", "electra", "nomic_bert", "albert"])
+@pytest.mark.parametrize("kind", ["dynamic", "packed"])
+def test_token_types_count(tmp_path: Path, family: str, kind: str) -> None:
+    model, folder = exported(tmp_path, family)
+    if family == "albert" and kind == "packed":
+        with pytest.raises(ValueError, match="not packed here"):
+            Session(folder, kinds=(kind,))
+        return
+    check(Session(folder, kinds=(kind,), max_rows=8), model, ragged(5), types=True)
+
+
+def test_the_padding_id_within_a_row_has_no_position_of_its_own(tmp_path: Path) -> None:
+    model, folder = exported(tmp_path, "roberta")
+    row = ragged(1)[0]
+    row[3] = row[9] = model.inputs[0].pad_value
+    for kind in ("dynamic", "packed"):
+        check(Session(folder, kinds=(kind,), max_rows=8), model, [row, ragged(2)[1]])
+
+
+def test_ids_under_the_mask_and_masks_with_holes(tmp_path: Path) -> None:
+    _, folder = exported(tmp_path, "bert")
+    session = Session(folder, kinds=("packed",), max_rows=4)
+    rng = np.random.default_rng(3)
+    ids, mask = rng.integers(5, VOCABULARY, (2, 12)), np.ones((2, 12), np.int64)
+    mask[0, 7:] = 0
+    (first,) = session.run(("sentence_embedding",), {"input_ids": ids, "attention_mask": mask})
+    assert session.kind == "packed"
+    other = np.where(mask, ids, rng.integers(5, VOCABULARY, (2, 12)))
+    (second,) = session.run(("sentence_embedding",), {"input_ids": other, "attention_mask": mask})
+    np.testing.assert_array_equal(first, second)
+    mask[1, 3] = 0  # positions count masked tokens too, so that such a row cannot be packed
+    (third,) = session.run(("sentence_embedding",), {"input_ids": ids, "attention_mask": mask})
+    assert session.kind == "dynamic"
+    np.testing.assert_allclose(first[0], third[0], atol=1e-6)
+    model = load(folder)
+    with torch.inference_mode():
+        given = torch.from_numpy(ids[1:]), torch.from_numpy(mask[1:])
+        alone = model.answers_padded(model.padded(*given), given[1])["sentence_embedding"]
+    np.testing.assert_allclose(third[1], alone[0].numpy(), atol=1e-6)
+
+
+def test_packed_rows_given_as_such_and_longer_than_the_budget(tmp_path: Path) -> None:
+    model, folder = exported(tmp_path, "bert")
+    rows = ragged(40, seed=8)
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    whole = Session(folder, kinds=("packed",)).run_packed(model_outputs(), np.concatenate(rows), offsets)
+    small = Session(folder, kinds=("packed",), budget=100).run_packed(model_outputs(), np.concatenate(rows), offsets)
+    assert whole[0].shape == (40, 32)
+    assert whole[1].shape == (offsets[-1], 32)
+    for answers, wanted in zip(whole, small, strict=True):
+        np.testing.assert_allclose(answers, wanted, atol=1e-6)
+    for index, wanted_row in enumerate(exact(model, rows)):
+        np.testing.assert_allclose(whole[0][index], wanted_row["sentence_embedding"], atol=BOUND)
+
+
+def model_outputs() -> tuple[str, str]:
+    return ("sentence_embedding", "last_hidden_state")
+
+
+@pytest.mark.parametrize("kind", ["static", "packed"])
+@pytest.mark.parametrize(
+    ("ids", "problem"), [([[7, VOCABULARY]], "input_ids has an id outside"), ([[-1, 7]], "outside")]
+)
+def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path, kind: str, ids: list[list[int]], problem: str) -> None:
+    _, folder = exported(tmp_path, "bert")
+    session = Session(folder, kinds=(kind,))
+    with pytest.raises(ValueError, match="input_ids has an id outside"):
+        session.run(("sentence_embedding",), {"input_ids": np.array([ids])})
+    with pytest.raises(ValueError, match="token_type_ids has a type outside 0 to 1"):
+        session.run(("sentence_embedding",), {"input_ids": np.array([[7, 8]]), "token_type_ids": np.array([[0, 2]])})
+
+
+def test_both_kinds_take_turns_by_the_size_of_a_batch(tmp_path: Path) -> None:
+    model, folder = exported(tmp_path, "bert")
+    session = Session(folder, kinds=("static", "packed"), lengths=(16, MAX_TOKENS), max_rows=8, packed_from=100)
+    for rows, kind in ((1, "static"), (8, "packed"), (12, "packed")):
+        check(session, model, ragged(rows))
+        assert session.kind == kind
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_is_near(tmp_path: Path, precision: Any) -> None:
+    model, _ = exported(tmp_path, "bert")
+    (tmp_path / "half").mkdir()
+    export_torch(model, precision, tmp_path / "half")
+    rows = ragged(6)
+    wanted = np.stack([answer["sentence_embedding"] for answer in exact(model, rows)])
+    for kind in ("dynamic", "packed"):
+        (found,) = Session(tmp_path / "half", kinds=(kind,)).run(("sentence_embedding",), padded(model, rows))
+        assert np.linalg.norm(found - wanted) / np.linalg.norm(wanted) < {"fp16": 2e-3, "bf16": 1.5e-2}[precision]
+
+
+def test_settings_that_the_encoder_does_not_compute_keep_the_code_of_transformers(tmp_path: Path) -> None:
+    model, _ = exported(tmp_path, "bert")
+    original = load_original(model)
+    assert convert(model, original, "fp32")[0].family == "bert"
+    original.config.hidden_act = "mish"
+    assert convert(model, original, "fp32")[0].family == "transformers"
+    original.config.hidden_act, original.config.is_decoder = "gelu", True
+    assert convert(model, original, "fp32")[0].family == "transformers"
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    _, folder = exported(tmp_path, "bert")
+    described = (folder / "model.json").read_text()
+    (folder / "model.json").write_text(described.replace('"layers": 2', '"layers": 3'))
+    with pytest.raises(ValueError, match=r"layers\.2\.qkv\.weight"):
+        load(folder)
+    (folder / "model.json").write_text(described.replace('"format": 1', '"format": 9'))
+    with pytest.raises(ValueError, match="build the repository again"):
+        load(folder)
+
+
+def test_rows_that_are_recorded() -> None:
+    assert rows_to_record(1) == (1,)
+    assert rows_to_record(20) == (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20)
+    assert (
+        max(after / before for before, after in zip(rows_to_record(64)[8:], rows_to_record(64)[9:], strict=False))
+        < 1.51
+    )
+
+
+def test_a_repository_of_one_runtime(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
+    options = CompileOptions(
+        source=source, out=tmp_path / "out", lengths=(16, 32), engine="torch", max_batch=4, cache=tmp_path / "cache"
+    )
+    manifest = compile_model(options)
+    (runtime,) = manifest.runtimes
+    assert (runtime.name, runtime.dynamic, runtime.profiles, runtime.kinds) == (
+        "tiny_torch", True, (16, 32), ("static", "packed"),
+    )  # fmt: skip
+    assert runtime.verification is not None
+    assert runtime.verification.max_abs_diff < BOUND
+    assert {point.length for point in runtime.latency} >= {8, 16, 32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"kinds": ("static", "sparse")}, "kind 'sparse' is unknown"),
+        ({"kinds": ("packed",), "engine": "onnxruntime"}, "kinds is for torch"),
+        ({"importance": "all"}, "importance and confidence are outputs of ONNX graphs"),
+        ({"profiles": True}, "profiles is not for torch"),
+        ({"backend": "native"}, "torch is served by our model code"),
+    ],
+)
+def test_options_that_do_not_go_together(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    def ask() -> None:
+        options = CompileOptions(source=tmp_path, out=tmp_path / "x", **{"engine": "torch", **changes})
+        get_engine(options.engine, options.engine_settings)
+
+    with pytest.raises(ConfigError, match=problem):
+        ask()
+
+
+def test_a_family_that_is_not_packed_is_refused_by_name(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "tiny", family="albert", pooling={"pooling_mode_mean_tokens": True})
+    options = CompileOptions(
+        source=source, out=tmp_path / "out", lengths=(16,), engine="torch", kinds=("packed",), cache=tmp_path / "cache"
+    )
+    with pytest.raises(ConfigError, match="models of the type albert are not packed here, only bert, roberta"):
+        compile_model(options)
+    (runtime,) = compile_model(dataclasses.replace(options, kinds=())).runtimes
+    assert runtime.kinds == ("static", "dynamic")
+
+
+def test_a_gpu_that_is_not_here() -> None:
+    engine = get_engine("torch", EngineSettings(device="cuda", kinds=("packed",)))
+    if not torch.cuda.is_available():
+        assert engine.cannot_run()
