@@ -4,7 +4,8 @@ asks a GPU to do. It does no more than the session uses, and is strict about it:
 * work that is queued on a stream is done when the stream is waited for, and reads memory as it is then;
 * memory of the host and of the GPU are apart, and copies may not leave an allocation;
 * between the beginning and the end of a capture nothing is done, only remembered, and a context whose shape changed
-  must have run plainly before, as TensorRT demands.
+  must have run plainly before, as TensorRT demands;
+* a context that was captured takes no other shape, runs nothing else and must live as long as its graph.
 
 An engine is a JSON file (`write_plan`). Its outputs are `sum` [rows, 2], the sum of the ids where the mask is 1 and the
 number of these places, and `hidden` [rows, tokens, 1], twice the ids.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -159,12 +161,18 @@ class _Logger:
 
 
 class _Context:
-    def __init__(self, engine: _Engine) -> None:
+    def __init__(self, engine: _Engine, *, shares: bool = False) -> None:
         self._engine, self._cuda = engine, engine.cuda
+        self._shares = shares  # the memory for activations, with other contexts
         self._profile = 0
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
-        self._settled = False
+        self._settled, self._captured = False, False
+        self._activations: int | None = None
+
+    def set_device_memory(self, address: int, size: int) -> None:
+        assert size == self._engine.device_memory_size_v2 <= len(self._cuda.memory["device"][address])
+        self._activations = address
 
     def set_optimization_profile_async(self, index: int, stream: int) -> bool:
         self._profile = index
@@ -176,6 +184,7 @@ class _Context:
             self._engine.log.log(1, f"{name}: {shape} is outside profile {self._profile}")
             return False
         self._settled = self._settled and self._shapes.get(name) == tuple(shape)
+        assert self._settled or not self._captured, "a captured context changes its shape"
         self._shapes[name] = tuple(shape)
         return True
 
@@ -194,9 +203,18 @@ class _Context:
         if self._engine.plan.get("fails"):
             self._engine.log.log(1, "the engine is broken")
             return False
-        self._settled = True
+        assert not self._captured, "a captured context runs again"
+        assert self._activations in self._cuda.memory["device"] or not self._shares
+        self._settled, self._captured = True, self._shares and self._cuda.capturing is not None
         shapes = {name: self.get_tensor_shape(name) for name in (*INPUTS, *OUTPUTS)}
-        self._cuda.queue(lambda: self._compute(shapes))
+        alive = weakref.ref(self)
+
+        def compute() -> None:
+            context = alive()
+            assert context is not None, "the context is gone before its graph"
+            context._compute(shapes)
+
+        self._cuda.queue(compute)
         return True
 
     def _compute(self, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -217,6 +235,8 @@ class _Engine:
         self.profiles = plan["profiles"]
         self.num_optimization_profiles, self.num_io_tensors = len(self.profiles), 4
         self.executions: list[tuple[int, ...]] = trt.executions
+        if trt.shares:
+            self.device_memory_size_v2 = 4096
 
     def get_tensor_name(self, index: int) -> str:
         return (*INPUTS, *OUTPUTS)[index]
@@ -231,9 +251,11 @@ class _Engine:
         least, most = self.profiles[index]
         return [tuple(least), tuple(most), tuple(most)]
 
-    def create_execution_context(self, how: Any) -> _Context:
+    def create_execution_context(self, how: Any) -> _Context | None:
+        if len(self.trt.contexts) >= self.plan.get("contexts", 1000):
+            return None
         self.trt.contexts.append(how)
-        return _Context(self)
+        return _Context(self, shares=how == "user")
 
     def create_runtime_config(self) -> Any:
         return _RuntimeConfig(self.trt)
@@ -286,14 +308,19 @@ class FakeTensorRt:
     ILogger = _Logger
     TensorIOMode = SimpleNamespace(INPUT="in", OUTPUT="out")
     DataType = SimpleNamespace(INT64="int64", FLOAT="float")
-    ExecutionContextAllocationStrategy = SimpleNamespace(STATIC="static", ON_PROFILE_CHANGE="on_change")
+    ExecutionContextAllocationStrategy = SimpleNamespace(
+        STATIC="static", ON_PROFILE_CHANGE="on_change", USER_MANAGED="user"
+    )
 
-    def __init__(self, cuda: FakeCuda, *, rtx: bool = False) -> None:
+    def __init__(self, cuda: FakeCuda, *, rtx: bool = False, shares: bool | None = None) -> None:
+        """shares: whether contexts can share their memory for activations, which graphs need for contexts of their own;
+        by default where this is not `rtx`."""
         self.cuda = cuda
         self.__name__, self.__version__ = f"double_{id(self)}", "10.9"
         self.contexts: list[Any] = []  # what each was made with
         self.executions: list[tuple[int, ...]] = []  # shape of each computation
         self.cache = _RuntimeCache()
+        self.shares = not rtx if shares is None else shares
         if rtx:
             self.CudaGraphStrategy = SimpleNamespace(DISABLED="off", WHOLE_GRAPH_CAPTURE="whole")
             self.DynamicShapesKernelSpecializationStrategy = SimpleNamespace(LAZY="lazy", EAGER="eager", NONE="none")

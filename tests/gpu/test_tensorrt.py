@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip(
+    "arlo.compile", reason="engines of TensorRT are built by arlo-serve[compile], which is not installed"
+)
+
 from arlo.compile.cache import Cache, Hasher
 from arlo.compile.engines.interface import EngineSettings, Precision
 from arlo.compile.engines.tensorrt import TensorRtEngine

@@ -14,6 +14,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
+from .tensors import from_triton, to_triton
+
 Tensors = dict[str, NDArray[Any]]  # input name -> [rows, tokens], or [rows, ...]
 _KINDS: dict[str, Any] = {
     "TYPE_INT32": np.int32,
@@ -91,14 +93,14 @@ class Encoder:
         for (index, _, tensors), asked in zip(members, asked_by, strict=True):
             stop = start + len(tensors[self._required[0]])
             responses[index] = pb_utils.InferenceResponse(
-                [pb_utils.Tensor(name, answers[name][start:stop]) for name in asked]
+                [to_triton(name, answers[name][start:stop]) for name in asked]
             )
             start = stop
 
     def _run(self, tensors: Tensors, wanted: list[str]) -> Any:
         answers = self._session.run(wanted, tensors)
         return pb_utils.InferenceResponse(
-            [pb_utils.Tensor(name, answer) for name, answer in zip(wanted, answers, strict=True)]
+            [to_triton(name, answer) for name, answer in zip(wanted, answers, strict=True)]
         )
 
     def _read(self, request: Any) -> Tensors:
@@ -111,7 +113,7 @@ class Encoder:
                 if not optional:
                     raise ValueError(f"input {name} is missing: send {', '.join(self._required)}")
                 continue
-            tensors[name] = array = tensor.as_numpy()
+            tensors[name] = array = from_triton(tensor)
             rows = rows or len(array)
             if name in self._sizes:
                 if array.shape != (rows, *self._sizes[name]):

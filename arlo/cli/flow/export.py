@@ -283,7 +283,8 @@ class _Repository:
         folder, templates = self.out / name, _templates()
         (folder / "1").mkdir(parents=True)
         shutil.copyfile(templates / f"{code}.py", folder / "1" / "model.py")
-        shutil.copyfile(templates / "rows.py", folder / "1" / "rows.py")
+        for shared in (templates / "rows.py", templates.parent / "tensors.py"):
+            shutil.copyfile(shared, folder / "1" / shared.name)
         text = _head(name, 'backend: "python"', inputs, outputs)
         text += f"instance_group [ {{ count: {self.instances} kind: KIND_CPU }} ]\n"
         text += f'parameters {{ key: "flow" value {{ string_value: {json.dumps(json.dumps(flow))} }} }}\n'

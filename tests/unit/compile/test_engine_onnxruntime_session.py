@@ -45,9 +45,10 @@ def test_bound_runs_use_one_memory_and_give_answers_that_stay(tmp_path: Path) ->
     assert [list(array.shape) for array in bound.run(NAMES[1:], first)] == [[2, 16, tiny_graph.DIM]]
 
 
-def test_bound_runs_take_only_their_own_shape(tmp_path: Path) -> None:
+def test_bound_runs_take_their_own_shape_and_fewer_rows(tmp_path: Path) -> None:
     bound = Bound(plain(graph(tmp_path)), 2, "cpu")
     assert bound.takes(rows_of(2))
+    assert bound.takes(rows_of(1))  # padded
     assert not bound.takes(rows_of(3))
     assert not bound.takes(rows_of(2, 12))
     assert not bound.takes(tiny_graph.rows_of(2, 16))  # an input is missing
@@ -62,7 +63,7 @@ def test_bound_inputs_need_not_be_contiguous_or_of_the_very_type(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("max_batch", "max_rows", "recorded"),
-    [(1, 1, [1]), (4, 4, [1, 2, 3, 4]), (4, 12, [*range(1, 9), 12]), (4, 40, [*range(1, 9), 16, 32, 40])],
+    [(1, 1, [1]), (4, 4, [1, 2, 3, 4]), (4, 12, [*range(1, 9), 12]), (4, 40, [*range(1, 9), 12, 16, 24, 32, 40])],
 )
 def test_small_batches_are_recorded_and_few_large_ones(
     tmp_path: Path, max_batch: int, max_rows: int, recorded: list[int]
@@ -143,11 +144,19 @@ def test_on_a_gpu_one_session_replays_graphs_of_several_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = PlayedGpu(monkeypatch)
-    session = Session(graph(tmp_path, dynamic=True), device="cuda", max_rows=2, lengths=(4, 12, 16))
-    assert session.graphs == tuple((rows, tokens) for tokens in (4, 12, 16) for rows in (1, 2))
+    session = Session(graph(tmp_path, dynamic=True), device="cuda", max_rows=12, lengths=(4, 12, 16))
+    assert session.graphs == tuple((rows, tokens) for tokens in (4, 12, 16) for rows in (*range(1, 9), 12))
     assert (session.note, len(gpu.asked)) == ("", 1)
-    assert len({number for number in gpu.runs if number != "-1"}) == 6
-    for rows, tokens, recorded in ((1, 12, True), (2, 7, True), (2, 16, True), (1, 3, True), (3, 12, False)):
+    assert len({number for number in gpu.runs if number != "-1"}) == 27
+    for rows, tokens, recorded in (
+        (1, 12, True),
+        (2, 7, True),
+        (2, 16, True),
+        (1, 3, True),
+        (9, 16, True),
+        (11, 5, True),
+        (13, 12, False),
+    ):
         gpu.runs.clear()
         given = rows_of(rows, tokens)
         for name, got in zip(NAMES, session.run(NAMES, given), strict=True):
@@ -155,6 +164,37 @@ def test_on_a_gpu_one_session_replays_graphs_of_several_lengths(
             assert got.shape == wanted.shape
             np.testing.assert_allclose(got, wanted, atol=1e-5)
         assert (gpu.runs != ["-1"]) == recorded
+
+
+def test_on_a_gpu_every_number_of_rows_replays_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = PlayedGpu(monkeypatch)
+    session = Session(graph(tmp_path), device="cuda", max_rows=40)
+    for rows in range(1, 42):
+        gpu.runs.clear()
+        given = rows_of(rows)
+        for name, got in zip(NAMES, session.run(NAMES, given), strict=True):
+            np.testing.assert_allclose(got, tiny_graph.expected(given)[name], atol=1e-5)
+        recorded = next((str(count) for count in (*range(1, 9), 12, 16, 24, 32, 40) if count >= rows), "-1")
+        assert gpu.runs == [recorded]
+
+
+def test_on_a_gpu_rows_without_a_mask_and_of_their_own_size_are_padded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnx import TensorProto, helper, save
+
+    shapes = (("pictures", TensorProto.UINT8, 3), ("values", TensorProto.FLOAT, 3))
+    given, made = (helper.make_tensor_value_info(name, kind, ["rows", size, 2]) for name, kind, size in shapes)
+    cast = helper.make_node("Cast", ["pictures"], ["values"], to=TensorProto.FLOAT)
+    made_graph = helper.make_graph([cast], "pictures", [given], [made])
+    save(helper.make_model(made_graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    gpu = PlayedGpu(monkeypatch)
+    session = Session(tmp_path / "m.onnx", device="cuda", max_rows=16)
+    gpu.runs.clear()
+    pictures = np.arange(9 * 6, dtype=np.uint8).reshape(9, 3, 2)
+    (values,) = session.run(["values"], {"pictures": pictures})
+    np.testing.assert_array_equal(values, pictures)
+    assert gpu.runs == ["12"]
 
 
 @pytest.mark.parametrize(

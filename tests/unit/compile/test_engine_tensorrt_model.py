@@ -32,7 +32,7 @@ class Loaded:
         monkeypatch.setitem(sys.modules, "triton_python_backend_utils", pb_utils)
         package = types.ModuleType("tensorrt_version_under_test")
         package.__path__ = [str(code_folder()), str(code_folder().parent)]  # one folder in a repository
-        for name in ("", ".model", ".session", ".batching"):
+        for name in ("", ".model", ".session", ".batching", ".tensors"):
             monkeypatch.delitem(sys.modules, package.__name__ + name, raising=False)
         monkeypatch.setitem(sys.modules, package.__name__, package)
         module = importlib.import_module(f"{package.__name__}.model")
@@ -163,4 +163,9 @@ def test_cuda_graphs_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_model_code_is_found_where_the_package_lies() -> None:
-    assert {Path(path).name for path in model_code("tensorrt")} == {"batching.py", "model.py", "session.py"}
+    assert {Path(path).name for path in model_code("tensorrt")} == {
+        "batching.py",
+        "model.py",
+        "session.py",
+        "tensors.py",
+    }

@@ -20,9 +20,11 @@ SEVERAL = [((1, 1), (2, 8)), ((1, 9), (2, 16)), ((1, 17), (2, 32))]
 class Bench:
     """An opened engine on doubles."""
 
-    def __init__(self, tmp_path: Path, profiles: Any, *, rtx: bool = False, plan: Any = None, **options: Any) -> None:
+    def __init__(
+        self, tmp_path: Path, profiles: Any, *, rtx: bool = False, shares: bool = True, plan: Any = None, **options: Any
+    ) -> None:
         self.cuda = FakeCuda()
-        self.trt = FakeTensorRt(self.cuda, rtx=rtx)
+        self.trt = FakeTensorRt(self.cuda, rtx=rtx, shares=shares and not rtx)
         self.path = write_plan(tmp_path / "model.plan", profiles, **(plan or {}))
         package = "tensorrt-rtx" if rtx else "tensorrt"
         self.session = Session(self.path, package, modules=(self.trt, self.cuda), **options)
@@ -89,6 +91,37 @@ def test_shapes_between_replays_do_not_disturb_each_other(tmp_path: Path) -> Non
     assert len(bench.session.graphs) == 3
 
 
+def test_a_graph_has_a_context_that_goes_with_it(tmp_path: Path) -> None:
+    """The double refuses a captured context for anything else."""
+    bench = Bench(tmp_path, STATIC, max_graphs=2)
+    for rows in (1, 2, 1, 3, 3, 2, 1):
+        bench.check(rows, 8)
+    assert bench.session.graphs == ((2, 8), (1, 8))
+    assert len(bench.trt.contexts) == 6  # one of the profile, five of captures
+    assert bench.session.note == ""
+
+
+def test_without_room_for_a_context_a_shape_runs_without_a_graph(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, STATIC, plan={"contexts": 2})
+    for rows in (1, 2, 1, 2):
+        bench.check(rows, 8)
+    assert bench.session.graphs == ((1, 8),)
+    assert bench.session.note == (
+        "no execution context for a CUDA graph: the GPU has no room for the engine's execution context"
+    )
+
+
+@pytest.mark.parametrize(("profiles", "strategy"), [(STATIC, ["static"]), (SEVERAL, ["on_change"] * 3)])
+def test_graphs_of_a_tensorrt_that_cannot_share_memory_share_contexts(
+    tmp_path: Path, profiles: Any, strategy: list[str]
+) -> None:
+    bench = Bench(tmp_path, profiles, shares=False)
+    for rows in (1, 2, 1, 2, 1):
+        bench.check(rows, 8)
+    assert bench.session.graphs == ((2, 8), (1, 8))
+    assert bench.trt.contexts == strategy
+
+
 def test_no_graph_is_captured_when_none_shall_be(tmp_path: Path) -> None:
     bench = Bench(tmp_path, STATIC, max_graphs=0)
     for _ in range(3):
@@ -120,7 +153,8 @@ def test_each_length_runs_in_the_smallest_profile_that_takes_it(tmp_path: Path) 
     bench = Bench(tmp_path, SEVERAL)
     for tokens in (1, 8, 9, 16, 17, 32, 8, 9):
         bench.check(2, tokens)
-    assert bench.trt.contexts == ["on_change"] * 3  # each with the memory of its own profile
+    assert bench.trt.contexts == ["user"] * 5  # of the profiles, and of the two lengths that came again
+    assert bench.session.graphs == ((2, 8), (2, 9))
     assert bench.session.profiles == [((1, 2), (1, 8)), ((1, 2), (9, 16)), ((1, 2), (17, 32))]
 
 

@@ -29,6 +29,7 @@ def load(repository: Path, name: str, monkeypatch: pytest.MonkeyPatch, **change:
     monkeypatch.delitem(sys.modules, "version_under_test.model", raising=False)
     monkeypatch.delitem(sys.modules, "version_under_test.session", raising=False)
     monkeypatch.delitem(sys.modules, "version_under_test.batching", raising=False)
+    monkeypatch.delitem(sys.modules, "version_under_test.tensors", raising=False)
     module = importlib.import_module("version_under_test.model")
     config = text_format.Parse((repository / name / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
     described = json_format.MessageToDict(config, preserving_proto_field_name=True)

@@ -180,7 +180,7 @@ def test_a_misspelt_field_would_be_noticed() -> None:
 
 def test_model_code_is_a_folder_and_none_for_native_backends() -> None:
     for template in ("onnxruntime", "tensorrt"):
-        assert [path.name for path in model_code(template)] == ["batching.py", "model.py", "session.py"]
+        assert [path.name for path in model_code(template)] == ["batching.py", "model.py", "session.py", "tensors.py"]
     assert model_code("") == ()
     with pytest.raises(EnvironmentProblem, match="install Arlo again"):
         model_code("unknown")
@@ -197,7 +197,15 @@ def test_a_repository_holds_all_code_or_none_and_shares_the_weights(tmp_path: Pa
     writer = RepositoryWriter(out, hasher)
     ours = writer.model("ours", "# ours\n", model_code("onnxruntime"), entry)
     native = writer.model("native", "# native\n", model_code(""), entry)
-    files = ("1/batching.py", "1/model.onnx", "1/model.py", "1/session.py", "1/weights.bin", "config.pbtxt")
+    files = (
+        "1/batching.py",
+        "1/model.onnx",
+        "1/model.py",
+        "1/session.py",
+        "1/tensors.py",
+        "1/weights.bin",
+        "config.pbtxt",
+    )
     assert sorted(ours) == [f"ours/{name}" for name in files]
     assert sorted(native) == ["native/1/model.onnx", "native/1/weights.bin", "native/config.pbtxt"]
     for path, digest in (ours | native).items():

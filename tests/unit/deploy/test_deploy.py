@@ -248,6 +248,36 @@ def closure(packages: set[str]) -> set[str]:
     return seen
 
 
+@pytest.mark.parametrize(
+    ("arguments", "installed"),
+    [
+        ({"ENGINE": "onnxruntime"}, {"onnxruntime"}),
+        ({"ENGINE": "onnxruntime-gpu"}, {"onnxruntime-gpu[cuda,cudnn]"}),
+        ({"ENGINE": "torch"}, {"torch", "safetensors"}),
+        ({"ENGINE": "onnxruntime", "ENGINE_PACKAGES": "other==1 another==2"}, {"other", "another"}),
+        ({"ENGINE": "none"}, None),
+    ],
+)
+def test_the_workers_image_installs_one_engine(
+    arguments: dict[str, str], installed: set[str] | None, tmp_path: Path
+) -> None:
+    """The shell command of the image, with a pip that prints what it is asked for."""
+    dockerfile = (DEPLOY / "Dockerfile.worker").read_text()
+    (command,) = re.findall(r"^RUN (case .*?[^\\])$", dockerfile, flags=re.M | re.S)
+    pip = tmp_path / "pip"
+    pip.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    pip.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | arguments
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, env=env, cwd="/")
+    if installed is None:
+        assert done.returncode == 1
+        assert "use onnxruntime, onnxruntime-gpu or torch" in done.stderr
+        return
+    words = done.stdout.split()
+    assert (words[:2], words[-1]) == (["install", "--no-cache-dir"], "numpy<2")
+    assert {word.partition("==")[0] for word in words[2:-1]} == installed
+
+
 def test_documented_commands_are_shell() -> None:
     """The commands in docs/deploy.md parse, and their compose services exist."""
     page = (ROOT / "docs" / "deploy.md").read_text()

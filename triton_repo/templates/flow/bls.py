@@ -1,5 +1,5 @@
 """Triton model code: a flow as one model that calls the others (business logic scripting), written by
-`arlo export-ensemble` for comparison. `rows.py` lies beside this file.
+`arlo export-ensemble` for comparison. `rows.py` and `tensors.py` lie beside this file.
 
 Rows of all requests of a call go through a stage together, the shortest runtime that fits for each, and in batches of
 its max_batch. Deadlines, queues of the stages and variants are out of its sight: these are the gateway's.
@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from .rows import Answers, Visit, children, padded, read_flow, rows_of
+from .tensors import from_triton, to_triton
 
 
 class TritonPythonModel:
@@ -49,7 +50,7 @@ class TritonPythonModel:
                 wanted = request.requested_output_names()
                 tensors = answers.tensors(spans[number])
                 responses[number] = pb_utils.InferenceResponse(
-                    [pb_utils.Tensor(name, array) for name, array in tensors.items() if name in wanted]
+                    [to_triton(name, array) for name, array in tensors.items() if name in wanted]
                 )
         return responses
 
@@ -87,7 +88,7 @@ async def _asked(stage: dict[str, Any], visits: list[Visit]) -> list[dict[str, N
     for (runtime, part), response in zip(batches, responses, strict=True):
         if response.has_error():
             raise RuntimeError(f"{runtime['name']}: {response.error().message()}")
-        arrays = {name: pb_utils.get_output_tensor_by_name(response, name).as_numpy() for name in stage["asked"]}
+        arrays = {name: from_triton(pb_utils.get_output_tensor_by_name(response, name)) for name in stage["asked"]}
         for place, i in enumerate(part):
             found[i] = {name: array[place] for name, array in arrays.items()}
     return found
@@ -102,8 +103,7 @@ def _request(stage: dict[str, Any], runtime: dict[str, Any], visits: list[Visit]
         model_name=runtime["name"],
         requested_output_names=stage["asked"],
         inputs=[
-            pb_utils.Tensor(each["name"], given.get(each["role"], zeros).astype(each["numpy"]))
-            for each in stage["inputs"]
+            to_triton(each["name"], given.get(each["role"], zeros).astype(each["numpy"])) for each in stage["inputs"]
         ],
     )
 
@@ -112,8 +112,7 @@ def _array(request: Any, name: str) -> NDArray[Any]:
     tensor = pb_utils.get_input_tensor_by_name(request, name)
     if tensor is None:
         raise ValueError(f"input {name} is missing")
-    found: NDArray[Any] = tensor.as_numpy()
-    return found
+    return from_triton(tensor)
 
 
 def _failed(message: str, code: Any) -> Any:

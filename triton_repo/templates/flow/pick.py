@@ -1,5 +1,5 @@
 """Triton model code: the last step of an ensemble, which says where each row ended; written by `arlo export-ensemble`.
-`rows.py` lies beside this file.
+`rows.py` and `tensors.py` lie beside this file.
 
 In, of each stage: what its model said of all rows [visits, ...], and `parent` [visits], the visit of the stage before.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from .rows import Answers, Visit, read_flow, taken
+from .tensors import from_triton, to_triton
 
 
 class TritonPythonModel:
@@ -47,9 +48,9 @@ class TritonPythonModel:
                 answers.add(number, visit, {name: mine[name][at] for name in stage["asked"]})
         wanted = request.requested_output_names()
         return pb_utils.InferenceResponse(
-            [pb_utils.Tensor(name, array) for name, array in answers.tensors(range(rows)).items() if name in wanted]
+            [to_triton(name, array) for name, array in answers.tensors(range(rows)).items() if name in wanted]
         )
 
 
 def _array(request: Any, name: str) -> Any:
-    return pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+    return from_triton(pb_utils.get_input_tensor_by_name(request, name))

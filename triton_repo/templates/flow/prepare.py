@@ -1,5 +1,5 @@
 """Triton model code: the step of an ensemble before a stage, which cuts and pads rows; written by
-`arlo export-ensemble`. `rows.py` lies beside this file.
+`arlo export-ensemble`. `rows.py` and `tensors.py` lie beside this file.
 
 An ensemble has no conditions: what a guard would have ended goes on all the same, and pick.py leaves it out.
 """
@@ -13,6 +13,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from .rows import padded, pieces, read_flow, rows_of
+from .tensors import from_triton, to_triton
 
 
 class TritonPythonModel:
@@ -29,7 +30,7 @@ class TritonPythonModel:
     def _answer(self, request: Any) -> Any:
         step = self._step
         try:
-            ids, mask = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in ("ids", "mask"))
+            ids, mask = (from_triton(pb_utils.get_input_tensor_by_name(request, name)) for name in ("ids", "mask"))
             cut = [pieces(row, step["window"], step["stride"]) for row in rows_of(ids, mask)]
             made, there = padded([piece for each in cut for piece in each], step["length"], step["pad"])
         except ValueError as error:
@@ -37,8 +38,8 @@ class TritonPythonModel:
         parent = np.repeat(np.arange(len(cut), dtype=np.int32), [len(each) for each in cut])
         return pb_utils.InferenceResponse(
             [
-                pb_utils.Tensor("out_ids", made.astype(step["numpy"])),
-                pb_utils.Tensor("out_mask", there.astype(step["numpy"])),
-                pb_utils.Tensor("parent", parent),
+                to_triton("out_ids", made.astype(step["numpy"])),
+                to_triton("out_mask", there.astype(step["numpy"])),
+                to_triton("parent", parent),
             ]
         )

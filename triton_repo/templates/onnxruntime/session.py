@@ -57,7 +57,8 @@ class Session:
     ) -> None:
         """Open `path`; on the CPU with so many `threads` for runs of `WIDE_TOKENS` tokens or more, one for others.
 
-        On a GPU, if `record`, record a CUDA graph for each usual number of rows up to `max_rows`.
+        On a GPU, if `record`, record a CUDA graph for each usual number of rows up to `max_rows`. Other numbers of rows
+        are padded to the next recorded one.
 
         device: cpu or cuda. record: False for a graph that takes any length. lengths: of such a graph those to record,
         ascending; rows between them are padded with zeros to the next one, which a mask among the inputs must hide.
@@ -67,6 +68,7 @@ class Session:
         self.note = ""
         self._lengths = tuple(lengths)
         self._replays: dict[tuple[int, int], Bound] = {}
+        self._rows: list[int] = []  # counts that are recorded, ascending
         self._plain: Any = None  # run options of runs without a graph; None: the session's own
         self._narrow: Any = None  # on one thread, for few tokens
         if device != "cuda":
@@ -88,26 +90,15 @@ class Session:
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
         """The outputs `wanted`, in that order, for inputs [rows, tokens] each, or of their own size."""
         rows, tokens = next(iter(tensors.values())).shape[:2]
+        recorded = next((count for count in self._rows if count >= rows), rows)
         padded = next((length for length in self._lengths if length >= tokens), tokens)
-        replay = self._replays.get((rows, padded))
-        if replay is not None and padded > tokens:
-            return self._run_padded(replay, wanted, tensors, tokens, padded)
+        replay = self._replays.get((recorded, padded))
         if replay is not None and replay.takes(tensors):
             return replay.run(wanted, tensors)
         narrow = self._narrow is not None and rows * tokens < WIDE_TOKENS
         session = self._narrow if narrow else self._session
         answers: list[Array] = session.run(list(wanted), dict(tensors), self._plain)
         return answers
-
-    def _run_padded(
-        self, replay: Bound, wanted: Sequence[str], tensors: Mapping[str, Array], tokens: int, padded: int
-    ) -> list[Array]:
-        longer = {name: np.pad(array, ((0, 0), (0, padded - tokens))) for name, array in tensors.items()}
-        answers = replay.run(wanted, longer)
-        return [
-            answer[:, :tokens] if name in replay.by_token else answer
-            for name, answer in zip(wanted, answers, strict=True)
-        ]
 
     def warm_up(self, max_rows: int, free_tokens: int) -> None:
         """Run one row and `max_rows`, so that no request pays for the memory; `free_tokens` where any length goes."""
@@ -162,8 +153,9 @@ class Session:
             raise RuntimeError("ONNX Runtime cannot use the GPU")
         if reason := unfit_for_replay(session, any_length=bool(self._lengths)):
             raise RuntimeError(reason)
+        self._rows = rows_to_record(session, max_rows)
         for tokens in self._lengths or (session.get_inputs()[0].shape[1],):
-            for rows in rows_to_record(session, max_rows):
+            for rows in self._rows:
                 number = str(tokens << GRAPH_ROWS_BITS | rows) if self._lengths else str(rows)
                 replay = Bound(session, rows, "cuda", device_id, graph_id=number, tokens=tokens)
                 self._check(session, replay)
@@ -192,8 +184,10 @@ class Bound:
     ) -> None:
         """`tokens`: where the length is free."""
         self.rows = rows
-        free = session.get_inputs()[0].shape[1]
-        self.by_token = {entry.name for entry in session.get_outputs() if entry.shape[1:2] == [free]}
+        first = session.get_inputs()[0]
+        self._first, free = first.name, first.shape[1]
+        entries = (*session.get_inputs(), *session.get_outputs())
+        self._by_token = {entry.name for entry in entries if tokens and entry.shape[1:2] == [free]}
         self._session = session
         self._options = _run_options(graph_id) if graph_id else None
         self._binding = session.io_binding()
@@ -210,16 +204,38 @@ class Bound:
         self._types = {entry.name: _TYPES[entry.type] for entry in session.get_inputs()}
 
     def takes(self, tensors: Mapping[str, Array]) -> bool:
-        """Whether these are all inputs, in the shape that is bound."""
-        return {name: tensor.shape for name, tensor in tensors.items()} == self.shapes
+        """Whether these are all inputs, of no more rows and free tokens than are bound."""
+        if tensors.keys() != self.shapes.keys():
+            return False
+        rows, tokens = tensors[self._first].shape[:2]
+        bound = self.shapes[self._first]
+        return (rows <= bound[0] and tokens <= bound[1]) and all(
+            tensors[name].shape == ((rows, tokens, *shape[2:]) if name in self._by_token else (rows, *shape[1:]))
+            for name, shape in self.shapes.items()
+        )
 
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
-        """Copy the inputs in, run, copy the outputs `wanted` out. All outputs are computed: the graph is one."""
+        """Copy the inputs in, run, copy the outputs `wanted` out. All outputs are computed: the graph is one.
+
+        Inputs are padded to the bound shape, and outputs are cut to the rows and tokens of the inputs.
+        """
         for name, value in self._inputs.items():
-            value.update_inplace(np.ascontiguousarray(tensors[name], self._types[name]))
+            value.update_inplace(np.ascontiguousarray(_padded(tensors[name], self.shapes[name]), self._types[name]))
         self._session.run_with_iobinding(self._binding, self._options)
+        rows, tokens = tensors[self._first].shape[:2]
+        answers = {name: self._outputs[name].numpy()[:rows] for name in wanted}
         # A copy even where the memory is the CPU's: the next run writes there.
-        return [np.array(self._outputs[name].numpy()) for name in wanted]
+        return [np.array(answers[name][:, :tokens] if name in self._by_token else answers[name]) for name in wanted]
+
+
+def _padded(array: Array, shape: tuple[int, ...]) -> Array:
+    """`array` in the larger `shape`: zeros after its tokens, and its last row again, which every model accepts."""
+    if array.shape == shape:
+        return array
+    larger = np.zeros(shape, array.dtype)
+    larger[tuple(slice(size) for size in array.shape)] = array
+    larger[len(array) :] = larger[len(array) - 1]
+    return larger
 
 
 def unfit_for_replay(session: Any, *, any_length: bool = False) -> str:
@@ -235,12 +251,12 @@ def unfit_for_replay(session: Any, *, any_length: bool = False) -> str:
 
 
 def rows_to_record(session: Any, max_rows: int) -> list[int]:
-    """Numbers of rows worth a CUDA graph: all small ones, where launching the kernels takes longer than they run, the
-    powers of two above, and the most."""
+    """Numbers of rows worth a CUDA graph: all small ones, where launching the kernels takes longer than they run, then
+    12, 16, 24, 32 and so on, where padding adds less than half, and the most."""
     first = session.get_inputs()[0].shape[0]
     if isinstance(first, int):
         return [first]
-    usual = {*range(1, 9), *(1 << power for power in range(4, 11)), max_rows}
+    usual = {*range(1, 9), *(base << power for base in (3, 4) for power in range(2, 9)), max_rows}
     return sorted(rows for rows in usual if rows <= max_rows)
 
 

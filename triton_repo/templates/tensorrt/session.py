@@ -5,6 +5,8 @@ cuda-bindings and one of the TensorRT packages, nothing of Arlo.
 
 The engine's inputs are all INT64 [rows, tokens], its outputs FP32 with the rows first. Each optimisation profile gets
 an execution context; all share one stream, one set of buffers on the GPU and one of page-locked memory on the host.
+With TensorRT each captured graph has a context of its own, as NVIDIA advises, and all contexts share one block of GPU
+memory for activations, since only one of them runs at a time.
 
 CUDA graphs. TensorRT: the copies of the inputs and the kernels of one shape are captured once and launched as one; an
 engine of fixed length captures a shape when it first runs, one of free length when a shape comes again, and the shape
@@ -161,8 +163,9 @@ class _Buffer:
 
 @dataclasses.dataclass(slots=True)
 class _Lane:
-    """An optimisation profile with its execution context."""
+    """An execution context, with the optimisation profile that it is set to."""
 
+    profile: int
     context: Any
     rows: Range
     tokens: Range
@@ -229,8 +232,16 @@ class Session:
         self.fixed_length = all(least == most for _, (least, most) in self.profiles)
         self._kernels = _Kernels(kernels, path, self._trt) if kernels else None
         self._own_graphs = max_graphs > 0 and not hasattr(self._trt, "CudaGraphStrategy")
+        # Of all contexts; TensorRT before 10.1 cannot share it, and graphs share contexts there.
+        self._activation_bytes = getattr(self._engine, "device_memory_size_v2", None) if self._own_graphs else None
+        if self._activation_bytes is not None:
+            self._activations = int(self._cuda.call("cudaMalloc", max(1, self._activation_bytes)))
+            self._owned.add(functools.partial(self._cuda.call, "cudaFree", self._activations))
+        self._buffers: dict[str, _Buffer] = {}
         self._lanes = [self._lane(index) for index in range(len(self.profiles))]
         self._buffers = self._allocate()
+        for lane in self._lanes:
+            self._bind(lane)
 
     @property
     def graphs(self) -> tuple[tuple[int, int], ...]:
@@ -305,17 +316,28 @@ class Session:
         context = self._context()
         if context is None:
             raise RuntimeError(self._why("the GPU has no room for the engine's execution context"))
+        if self._activation_bytes is not None:
+            context.set_device_memory(self._activations, self._activation_bytes)
         if index and not context.set_optimization_profile_async(index, self._stream):
             raise RuntimeError(self._why(f"the engine refuses its optimisation profile {index}"))
         self._cuda.call("cudaStreamSynchronize", self._stream)
         rows, tokens = self.profiles[index]
-        return _Lane(context, rows, tokens)
+        lane = _Lane(index, context, rows, tokens)
+        self._bind(lane)
+        return lane
+
+    def _bind(self, lane: _Lane) -> None:
+        for name, buffer in self._buffers.items():
+            if not lane.context.set_tensor_address(name, buffer.device):
+                raise RuntimeError(self._why(f"the engine refuses the memory for {name}"))
 
     def _context(self) -> Any:
         """With several profiles each context gets the memory of its own profile, not that of the largest."""
         strategies = self._trt.ExecutionContextAllocationStrategy
         several = len(self.profiles) > 1
         strategy = strategies.ON_PROFILE_CHANGE if several else strategies.STATIC
+        if self._activation_bytes is not None:
+            strategy = strategies.USER_MANAGED
         graphs = getattr(self._trt, "CudaGraphStrategy", None)
         if graphs is None:
             return self._engine.create_execution_context(strategy)
@@ -332,7 +354,7 @@ class Session:
         return self._engine.create_execution_context(config)
 
     def _allocate(self) -> dict[str, _Buffer]:
-        """Buffers for the largest shapes, bound to every context."""
+        """Buffers for the largest shapes."""
         largest = dict.fromkeys((*self.inputs, *self.outputs), 0)
         for lane in self._lanes:
             for name, shape in self._set_shape(lane, (lane.rows[1], lane.tokens[1])).items():
@@ -348,9 +370,6 @@ class Session:
                     f"{name} is of the type {kind}, not INT64 or FLOAT: build the engine with arlo compile"
                 )
             buffers[name] = _Buffer(self._cuda, self._owned, kinds[kind], size)
-            for lane in self._lanes:
-                if not lane.context.set_tensor_address(name, buffers[name].device):
-                    raise RuntimeError(self._why(f"the engine refuses the memory for {name}"))
         return buffers
 
     def _set_shape(self, lane: _Lane, shape: tuple[int, int]) -> dict[str, tuple[int, ...]]:
@@ -374,12 +393,25 @@ class Session:
         if known.graph is not None:
             self._cuda.call("cudaGraphLaunch", known.graph, self._stream)
             return known
+        captures = self._own_graphs and not known.tried and (again or self.fixed_length) and self._separate(known)
         self._set_shape(known.lane, shape)
         self._enqueue(known.lane, size)
         # After a plain run, in which TensorRT does what it puts off when a shape changes and must not be captured.
-        if self._own_graphs and not known.tried and (again or self.fixed_length):
+        if captures:
             self._capture(known, size)
         return known
+
+    def _separate(self, known: _Known) -> bool:
+        """Give `known` a context of its own, which runs nothing else once it is captured. False where there is no room
+        for one; `note` says why."""
+        known.tried = True
+        if self._activation_bytes is not None:
+            try:
+                known.lane = self._lane(known.lane.profile)
+            except RuntimeError as error:
+                self.note = f"no execution context for a CUDA graph: {error}"
+                return False
+        return True
 
     def _enqueue(self, lane: _Lane, size: int) -> None:
         for name in self.inputs:
@@ -389,7 +421,6 @@ class Session:
 
     def _capture(self, known: _Known, size: int) -> None:
         """Capture the graph of a shape; when CUDA or TensorRT cannot, it goes on without and `note` says why."""
-        known.tried = True
         runtime, graph = self._cuda.runtime, None
         try:
             mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
@@ -402,6 +433,8 @@ class Session:
         except RuntimeError as error:
             runtime.cudaGetLastError()  # forgets the error, which the next call would report
             self.note = f"no CUDA graph for {known.lane.shape}: {error}"
+            self._cuda.call("cudaStreamSynchronize", self._stream)  # the plain run is still in its context
+            known.lane = self._lanes[known.lane.profile]
         finally:
             if graph is not None:
                 self._cuda.call("cudaGraphDestroy", graph)

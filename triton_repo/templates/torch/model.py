@@ -14,6 +14,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+# Threads that wait must sleep: instances share the cores of a machine. It is read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from .batching import Encoder
 from .session import Session
 
