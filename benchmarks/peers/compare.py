@@ -28,6 +28,7 @@ from benchmarks.peers.search import Run, Search, equal_rate
 TEXTS = 512  # different ones
 CHECKED = 16  # texts whose vectors are compared
 TOLERANCE = 1e-3  # largest difference of a component
+LEAST_COSINE = 0.9999  # between two servers' vectors of a text
 START_S = 300.0
 POLL_S = 0.02
 WARM_UP = 48  # texts before anything is measured
@@ -57,6 +58,7 @@ class Figures:
     what: str
     start_s: float
     difference: float | None = None  # largest, of a vector's component, from the first server's
+    cosine: float | None = None  # the least, with the first server's vectors
     rate: float | None = None  # highest of the grid with 99 % on time
     more: bool = False  # the grid's end
     on_time_rows_s: float | None = None  # in the run at that rate
@@ -96,10 +98,12 @@ async def compare(options: Options, say: Say) -> dict[str, Any]:
                 first = next(iter(vectors))
                 figures.difference = float(np.abs(vectors[rival.name] - vectors[first]).max())
                 say(f"{rival.name}: first vector after {start_s:.1f} s, {figures.difference:.1e} from that of {first}")
-                if figures.difference > TOLERANCE:
+                figures.cosine = float(cosines(vectors[rival.name], vectors[first]).min())
+                if figures.difference > TOLERANCE or figures.cosine < LEAST_COSINE:
                     raise WorkerError(
-                        f"{rival.name} and {first} differ by {figures.difference:.1e}, more than {TOLERANCE:g}: "
-                        "they do not compute the same vectors; leave one out with --only"
+                        f"{rival.name} and {first} differ by {figures.difference:.1e} (at most {TOLERANCE:g}), their "
+                        f"least cosine is {figures.cosine:.6f} (at least {LEAST_COSINE:g}): they do not compute the "
+                        "same vectors; leave one out with --only"
                     )
             await _search(options, found, texts, say)
             rate = options.rate or equal_rate(options.rates, [figures.rate for _, figures in found.values()])
@@ -112,6 +116,12 @@ async def compare(options: Options, say: Say) -> dict[str, Any]:
             "equal_rate": rate,
             "servers": [dataclasses.asdict(figures) for _, figures in found.values()],
         }
+
+
+def cosines(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cosines [rows] of the angles between the rows of two arrays."""
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    return np.asarray((left * right).sum(axis=1) / lengths)
 
 
 def _setting(work: Path, name: str, options: Options) -> Setting:

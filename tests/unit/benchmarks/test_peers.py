@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from arlo.errors import ConfigError
 from benchmarks.peers.__main__ import options_of, parser, table
-from benchmarks.peers.compare import built, json_lines
+from benchmarks.peers.compare import built, cosines, json_lines
 from benchmarks.peers.rivals import nginx_config, triton_config
 from benchmarks.peers.search import STEP, Search, equal_rate, grid, judge
 
@@ -51,6 +52,11 @@ def test_equal_rate_is_half_of_the_least() -> None:
     assert equal_rate((10, 20, 40, 80), [80, 40, None]) == 20
     assert equal_rate((10, 20), [10, 20]) == 10
     assert equal_rate((10, 20), [None]) == 10
+
+
+def test_cosines_are_of_rows() -> None:
+    found = cosines(np.array([[1.0, 0.0], [3.0, 4.0]]), np.array([[2.0, 0.0], [4.0, -3.0]]))
+    assert found == pytest.approx([1.0, 0.0])
 
 
 def test_configurations_name_what_they_are_given(tmp_path: Path) -> None:
