@@ -38,10 +38,10 @@ class Up:
         self.ready: dict[str, Any] = {}
 
     @classmethod
-    async def start(cls, work: Path, model: Path, env: Mapping[str, str] | None = None) -> Up:
+    async def start(cls, work: Path, model: Path, *words: str, env: Mapping[str, str] | None = None) -> Up:
         log = work / "log"
         command = ["-m", "arlo.cli", "up", str(model), "--port", "0", "--grpc-port", "0", "--workers", "1"]
-        command += ["--alias", "text-embedding-3-small"]
+        command += ["--alias", "text-embedding-3-small", *words]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *command, "--cache", str(work / "cache"), "--json", "--log-json",
@@ -122,7 +122,7 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
     no_compiler.mkdir()
     (no_compiler / "sitecustomize.py").write_text(NO_COMPILER)
     env = {"PYTHONPATH": f"{no_compiler}:{os.environ.get('PYTHONPATH', '')}"}
-    again = await Up.start(tmp_path, model, env)
+    again = await Up.start(tmp_path, model, env=env)
     assert again.ready["config"] == up.ready["config"]
     async with httpx.AsyncClient(base_url=f"http://{again.ready['api']}", timeout=30) as client:
         once_more = await client.post("/v1/embeddings", json={"model": "tiny", "input": TEXT})
@@ -155,3 +155,20 @@ async def test_what_is_wrong_is_said_with_what_to_do(words: list[str], code: int
     assert (code_, out) == (code, b"")
     assert said in errors
     assert "Traceback" not in errors
+
+
+async def test_with_torch_one_runtime_is_all_that_is_built(tmp_path: Path) -> None:
+    model = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
+    vectors = {}
+    for engine in ("onnxruntime", "torch"):
+        up = await Up.start(tmp_path, model, "--engine", engine)
+        async with httpx.AsyncClient(base_url=f"http://{up.ready['api']}", timeout=30) as client:
+            answer = await client.post("/v1/embeddings", json={"model": "tiny", "input": [TEXT, f"{TEXT} {TEXT}"]})
+        assert answer.status_code == 200, answer.text
+        vectors[engine] = np.array([each["embedding"] for each in answer.json()["data"]])
+        assert await up.stop() == 0
+    np.testing.assert_allclose(vectors["torch"], vectors["onnxruntime"], atol=1e-5)
+    assert up.events("built") == []  # nothing is built behind it
+    code, _, errors = await up_fails(tmp_path, str(model), "--engine", "torch", "--precision", "fp8")
+    assert code == 2
+    assert "fp8" in errors
