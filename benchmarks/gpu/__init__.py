@@ -1,7 +1,8 @@
-"""Does polymorphing pay on this device? Every way to run an encoder here, by length and batch, in one command.
+"""The GPU kit: what encoders and Arlo do on one GPU, measured in minutes on a machine without a network.
 
-    python -m benchmarks.gpu --help
+    benchmarks/gpu/offline/run.sh 560 --out DIR       every stage in turn: facts, table, mixes, serve, ort
+    python -m benchmarks.gpu table --out DIR          one stage
+    python -m benchmarks.gpu report DIR               summary, pictures and profiles from the stages' results
 
-options.py -> plan.py (which cells, most telling first) -> run.py (opens contenders, measures, keeps each cell)
--> report.py (latency.json, profiles, plots, summary.md). docs/gpu-proof.md says how to read it.
+Each stage writes DIR/STAGE.json after every cell, so a run that is cut short keeps what it measured.
 """

@@ -1,259 +1,207 @@
-"""summary.md: the ratios that the paper states, beside those of this device, and what was not measured."""
+"""summary.md of a run: every table of the kit. A cell that was not measured is `not run`."""
 
 from __future__ import annotations
 
-import datetime
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from benchmarks.gpu.results import (
-    PAPER_STEP,
-    Group,
-    Results,
-    at_batch,
-    expected,
-    padded_us,
-    ratios,
-    span,
-    tweets,
-)
+from benchmarks.gpu.report import COMMAND, MIXES, NOT_RUN, PACKED_KINDS, Cell, Results
 
-PAPER_DYNAMIC = "1.22x to 3.56x"
-PAPER_SAVED = "70.3 %"
+BASE = "bert-base"
+LENGTHS, ROWS = (16, 32, 64, 128, 192, 256, 384, 512), (1, 8, 32)
+CORNERS = (16, 64, 128, 256, 512)
+BUCKETS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+PLANS = ("fifo32", "fifo32-graphs", "lengths8", "lengths16", "packed4096", "packed8192", "packed16384", "both")
+SERVERS = ("static", "packed", "both", "packed_fifo", "triton")
 
 
-def summary(results: Results, *, problems: Sequence[str] = ()) -> str:
-    """The document."""
-    header = results.header
-    machine = header["machine"]
-    parts = [f"# {machine['name']}: does a runtime per length pay?", _head(results)]
-    parts += [_static_dynamic(results), _by_length(results), _padding(results), _batches(results)]
-    parts += [_profiles(results), _users(results), _end_to_end(header.get("end_to_end")), _open(results, problems)]
-    parts.append(_machine(results))
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _head(results: Results) -> str:
-    header = results.header
-    machine, options = header["machine"], header["options"]
-    at = datetime.datetime.fromtimestamp(header["at"], datetime.UTC)
-    lines = [f"    {header['command']}", ""]
-    lines.append(
-        f"{at:%Y-%m-%d}, {machine['kind'].upper()}, {len(results.records)} cells in {header['seconds']:.0f} s."
-    )
-    if note := header.get("note"):
-        lines.append(note)
-    loads = [r["state"]["other_load"] for r in results.records if "other_load" in r.get("state", {})]
-    if loads:
-        busy = sum(load > 0.1 for load in loads) / len(loads)
-        lines.append(
-            f"Other programs took {100 * statistics.median(loads):.0f} % of all cores in the median cell (at most "
-            f"{100 * max(loads):.0f} %), more than 10 % in {100 * busy:.0f} % of the cells."
-        )
-    lines.append(
-        "Times are medians; contenders took turns. Whole call: from token ids in host memory (text, for the libraries) "
-        "to embeddings in host memory. Device: between two device events, or by a synchronised clock."
-    )
-    if machine["kind"] == "cpu":
-        lines.append(f"CPU back-ends ran with {options['threads']} thread(s); on a CPU only the whole call is told.")
-    return "\n".join(lines)
-
-
-def _static_dynamic(results: Results) -> str:
-    rows = []
-    for group in results.groups():
-        for compute, what in ((True, "device"), (False, "whole call")):
-            if compute and not results.on_device(group):
-                continue
-            found = _inflation(results, group, compute=compute)
-            if found:
-                middle = f"{statistics.median(found.values()):.2f}x"
-                rows.append([group.model, group.precision, group.backend, what, middle, span(list(found.values()))])
-    if not rows:
-        return ""
-    title = f"## Dynamic over static, batch 1\n\nThe paper: {PAPER_DYNAMIC} (section 2.2, TensorRT).\n\n"
-    return title + table(["model", "precision", "back-end", "time", "median", "over the lengths"], rows)
-
-
-def _inflation(results: Results, group: Group, *, compute: bool) -> dict[int, float]:
-    static, dynamic = (results.of(group, shape, compute=compute) for shape in ("static", "dynamic"))
-    return ratios(dynamic, static, 1)
-
-
-def _by_length(results: Results) -> str:
-    """A table for each model and precision: the ratio of each back-end at each length."""
-    found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for group in results.groups():
-        values = _inflation(results, group, compute=True)
-        if values:
-            found.setdefault((group.model, group.precision), {})[group.backend] = values
-    parts = []
-    for (model, precision), backends in found.items():
-        lengths = sorted({length for values in backends.values() for length in values})
-        rows = [
-            [str(length), *(f"{values[length]:.2f}" if length in values else "" for values in backends.values())]
-            for length in lengths
-        ]
-        parts.append(f"### {model} {precision}, dynamic over static\n\n{table(['tokens', *backends], rows)}")
-    return "\n\n".join(parts)
-
-
-def _padding(results: Results) -> str:
-    rows = []
-    for group in results.groups():
-        static = at_batch(results.of(group, "static"), 1)
-        dynamic = at_batch(results.of(group, "dynamic"), 1)
-        padded = at_batch(results.of(group, "padded"), 1)
-        for stretched in (True, False):
-            lengths, share = tweets(max(static, default=0) or 1, stretched=stretched)
-            for step in (PAPER_STEP, 16):
-                mean = expected(static, dynamic, padded_us(padded, lengths, share), lengths, share, step=step)
-                if mean is None or (step == 16 and len(static) <= 512 // PAPER_STEP + 1):
-                    continue
-                over = "" if mean.saved_over_dynamic is None else f"{100 * mean.saved_over_dynamic:.1f} %"
-                rows.append(
-                    [
-                        *(group.model, group.precision, group.backend),
-                        *("stretched" if stretched else "as they are", f"{mean.levels}"),
-                        *(f"{mean.static_us / 1000:.3f}", f"{mean.padded_us / 1000:.3f}"),
-                        *(f"{100 * mean.saved:.1f} %", over),
-                    ]
-                )
-    if not rows:
-        return ""
-    columns = ["model", "precision", "back-end", "tweets", "runtimes", "static, ms", "padded, ms"]
-    text = (
-        "## Polymorphing against padding to the longest, tweet lengths\n\n"
-        "Mean of the whole call over the lengths of tweets, batch 1, no waiting: each on the shortest static runtime "
-        "that takes it, against all padded. Stretched: so that the longest tweet has as many tokens as the longest "
-        f"runtime, as the paper has it. The paper's mean latencies are {PAPER_SAVED} lower, with waiting "
-        "(section 5.1).\n\n"
-    )
-    return text + table([*columns, "saved", "saved against dynamic"], rows)
-
-
-def _batches(results: Results) -> str:
-    rows = []
-    for group in results.groups():
-        static, dynamic = (results.of(group, shape, compute=True) for shape in ("static", "dynamic"))
-        for batch in sorted({rows for _, rows in static} - {1}):
-            found = ratios(dynamic, static, batch)
-            if found:
-                rates = [batch * 1e6 / us for us in at_batch(static, batch).values()]
-                rows.append(
-                    [
-                        *(group.model, group.precision, group.backend, str(batch), span(list(found.values()))),
-                        f"{min(rates):,.0f} to {max(rates):,.0f}",
-                    ]
-                )
-    if not rows:
-        return ""
-    columns = ["model", "precision", "back-end", "batch", "dynamic over static", "rows per second, static"]
-    return f"## Larger batches\n\n{table(columns, rows)}"
-
-
-def _profiles(results: Results) -> str:
-    rows = []
-    for group in results.groups():
-        for compute in (True, False):
-            one = results.of(group, "profiles", compute=compute)
-            found = ratios(one, results.of(group, "static", compute=compute), 1)
-            if found:
-                what = "device" if compute and results.on_device(group) else "whole call"
-                rows.append([group.model, group.precision, group.backend, what, span(list(found.values()))])
-    if not rows:
-        return ""
-    title = "## One engine with several profiles over an engine per length, batch 1\n\n"
-    return title + table(["model", "precision", "back-end", "time", "over the lengths"], rows)
-
-
-def _users(results: Results) -> str:
-    """The libraries as people run them, over the static runtimes of each back-end."""
-    rivals = [name for name, about in results.contenders.items() if about["backend"] in _LIBRARIES]
-    rows = []
-    for group in results.groups():
-        static = results.of(group, "static")
-        for rival in rivals:
-            times = results.times(group.model, group.precision, rival)
-            found = ratios(times, static, 1)
-            if found:
-                rows.append([group.model, group.precision, rival, group.backend, span(list(found.values()))])
-    if not rows:
-        return ""
-    text = (
-        "## Against the libraries as people run them, batch 1\n\n"
-        "Whole call of the library, with its tokenising, over that of the static runtimes, without.\n\n"
-    )
-    return text + table(["model", "precision", "library", "back-end", "library over static"], rows)
-
-
-_LIBRARIES = ("transformers", "sentence-transformers")
-
-
-def _end_to_end(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return ""
-    title = "## End to end: Triton, the gateway and a replayed trace"
-    if "skipped" in found:
-        return f"{title}\n\nNot run: {found['skipped']}."
-    rows = [
-        [
-            *(run["load"], run["scheme"], f"{run['rate_rps']:.1f}", str(run["requests"])),
-            *(f"{run[name]:.1f}" for name in ("mean_ms", "p50_ms", "p98_ms")),
-            *(f"{100 * run['attainment']:.1f} %", run["placed"], "; ".join(run["problems"])),
-        ]
-        for run in found["runs"]
+def summary(results: Results) -> str:
+    """The whole file."""
+    facts = results.facts
+    parts = [
+        f"# {facts.get('name', 'CPU')}: what the GPU kit measured",
+        f"`{facts.get('command', COMMAND)}` on {facts.get('date', '?')}; torch {facts.get('torch', '?')}, Python "
+        f"{facts.get('python', '?')}. Weights are drawn; speed does not depend on them. Times are medians, on the "
+        "device unless they say otherwise.",
+        _facts(results),
+        f"## Goals\n\n{_goals(results)}",
+        f"## Static against dynamic shapes, BERT-base fp16\n\n{_static(results)}",
+        f"## Other shapes\n\n{_others(results)}",
+        f"## Packed rows\n\n{_packed(results)}",
+        f"## A long queue: rows a second by how batches are made\n\n{_mixes(results)}",
+        f"## Served over gRPC, open loop\n\n{_serve(results)}",
+        f"## ONNX Runtime on CUDA\n\n{_ort(results)}",
     ]
-    columns = ["load", "scheme", "requests/s", "requests", "mean, ms", "p50, ms", "p98, ms", "on time", "instances"]
-    text = [title, found["about"], table([*columns, "problems"], rows)]
-    if changes := _changes(found["runs"]):
-        text.append("\n".join(changes))
-    return "\n\n".join(text)
+    return "\n\n".join(parts) + "\n"
 
 
-def _changes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def number(value: float | None, form: str = ".3g") -> str:
+    """The value for a table; `not run` without one."""
+    if value is None:
+        return NOT_RUN
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:{form}}"
+
+
+def over(above: float | None, below: float | None, *, scale: float = 1.0, form: str = ".2f", unit: str = "x") -> str:
+    """The ratio; `not run` where one of the two is missing."""
+    return NOT_RUN if above is None or not below else f"{scale * above / below:{form}}{unit}"
+
+
+def share(above: float | None, below: float | None) -> str:
+    """The ratio in percent."""
+    return over(above, below, scale=100, form=".0f", unit=" %")
+
+
+def table(header: str, lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; `header` names the columns, separated by |."""
+    names = [name.strip() for name in header.split("|")]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [names, ["---"] * len(names), *lines])
+
+
+def _facts(results: Results) -> str:
+    facts = results.facts
+    lines = [
+        ["matrix product, TFLOP/s", number(facts.get("matmul_tflops"))],
+        *([f"of these {shape}", number(rate)] for shape, rate in facts.get("matmul_by_shape", {}).items()),
+        ["copy in device memory, TB/s", number(facts.get("copy_tb_s"))],
+        ["power when idle, W", number(facts.get("idle_watts"))],
+    ]
+    for check in facts.get("checks", []):
+        error = check.get("error_norm")
+        what = f"{check['kind']} {check['precision']}{' compiled' if check['compiled'] else ''}"
+        wrong = "" if check.get("passed") else f" WRONG {check.get('error', '')}".rstrip()
+        name = f"{what}: norm of the difference from float64 (bound {check['bound']:g})"
+        lines.append([name, f"{'none' if error is None else format(error, '.1e')}{wrong}"])
+    return table("fact | value", lines)
+
+
+def _goals(results: Results) -> str:
+    def rate(shape: str) -> float | None:
+        cells = [results.cell(shape=shape, kind=kind, tokens=16384, mix=mix) for kind in PACKED_KINDS for mix in MIXES]
+        return max((float(cell["tflops"]) for cell in cells if cell), default=None)
+
+    one = results.cell(shape=BASE, kind="eager", length=16, rows=1)
+    kept = {cell["server"]: cell for cell in results.serve if cell.get("kept_rows_s") and cell["workers"] == 1}
+    ours = max((float(kept[name]["kept_rows_s"]) for name in ("packed", "both") if name in kept), default=None)
+    late = next((kept[name]["over"]["on_time"] for name in ("both", "packed") if "over" in kept.get(name, {})), None)
+    both = [
+        float(results.plan(mix, "both")["rows_s"]) / max(rates)
+        for mix in MIXES
+        if (rates := [r for plan in PLANS[2:7] if (r := results.plan(mix, plan).get("rows_s"))])
+        and results.plan(mix, "both")
+    ]
+    goals: list[tuple[str, float, float | None, float | None]] = [
+        ("packed, 16,384 tokens, BERT-base: share of the matmul rate", 0.4, rate(BASE), results.ceiling),
+        ("the same, BERT-large", 0.5, rate("bert-large"), results.ceiling),
+        ("one row of 16 tokens: launched over graph", 3, one.get("launched_ms"), one.get("graph_ms")),
+        ("a long queue: `both` over the better of the others", 0.98, min(both, default=None), 1),
+        ("served `mix`: packed or both over `packed_fifo`", 1.2, ours, kept.get("packed_fifo", {}).get("kept_rows_s")),
+        ("share on time at 1.3 of the rate that is kept", 0.75, late, 1),
+    ]
     lines = []
-    for load in dict.fromkeys(run["load"] for run in runs):
-        mean = {run["scheme"]: run["mean_ms"] for run in runs if run["load"] == load}
-        if "Arlo" in mean:
-            parts = [_beside(mean["Arlo"], ms, name) for name, ms in mean.items() if name != "Arlo"]
-            lines.append(f"- {load}: the mean of Arlo is {', '.join(parts)}")
-    return lines
+    for name, least, above, below in goals:
+        met = "" if above is None or not below else "met" if above / below >= least else "missed"
+        lines.append([name, f"{least:g}", over(above, below, unit=""), met])
+    return table("what | at least | measured | ", lines)
 
 
-def _beside(ours: float, theirs: float, name: str) -> str:
-    change = 100 * (1 - ours / theirs)
-    return f"{abs(change):.1f} % {'below' if change >= 0 else 'above'} {name}"
+def _static(results: Results) -> str:
+    lines, gains, inflations = [], [], []
+    for length, rows in ((length, rows) for length in LENGTHS for rows in ROWS):
+        eager, dynamic, compiled, static = (
+            results.cell(shape=BASE, kind=kind, length=length, rows=rows)
+            for kind in ("eager", "dynamic", "compiled", "static")
+        )
+        best = min((cell["graph_ms"] for cell in (dynamic, compiled, static) if cell), default=None)
+        if eager:
+            gains.append(eager["launched_ms"] / eager["graph_ms"])
+        if dynamic:
+            inflations.append(dynamic["launched_ms"] / best)
+        times = [cell.get(name) for cell in (eager, dynamic, compiled) for name in ("launched_ms", "graph_ms")]
+        times += [static.get("graph_ms"), static.get("host_ms")]
+        ratios = [over(eager.get("launched_ms"), eager.get("graph_ms")), over(dynamic.get("launched_ms"), best)]
+        lines.append([f"{length} x {rows}", *map(number, times), *ratios])
+    text = (
+        "Milliseconds of a batch (tokens x rows). Rows are full and have no mask, so attention is the same everywhere; "
+        "the engine's programs also take ragged rows. `dynamic` is one build of inductor for all shapes, `compiled` "
+        "one for each shape. The last column is the launched dynamic run over the best graph of compiled layers; the "
+        "Arlo paper has 1.22x to 3.56x."
+    )
+    for name, found in (("Eager launched over eager graph", gains), ("Dynamic over static", inflations)):
+        if found:
+            text += f" {name}: {min(found):.2f}x to {max(found):.2f}x, median {statistics.median(found):.2f}x."
+    header = "tokens x rows | eager launched | graph | dynamic launched | graph | compiled launched | graph | "
+    header += "engine graph | engine, host to host | launched / graph | dynamic / static"
+    return f"{text}\n\n{table(header, lines)}"
 
 
-def _open(results: Results, problems: Sequence[str]) -> str:
-    header = results.header
-    parts = [f"- {name}: {why}" for name, why in header["unavailable"].items()]
-    if header["dropped"]:
-        parts.append("- for lack of time (least telling first):")
-        parts += [f"  - {line}" for line in header["dropped"]]
-    for record in results.errors:
-        where = f"{record['model']} {record['precision']} {record['contender']}, {record['length']} x {record['batch']}"
-        parts.append(f"- {where}: {record.get('error') or 'wrong answer, cosine ' + str(record['cosine'])}")
-    if len(parts) > 60:
-        parts = [*parts[:60], f"- and {len(parts) - 60} more, in latency.json"]
-    parts += [f"- {problem}" for problem in problems]
-    return "" if not parts else "## Not measured\n\n" + "\n".join(parts)
+def _others(results: Results) -> str:
+    lines = []
+    for shape, length, rows in ((s, n, r) for s in ("bert-large", "minilm-l6") for n in CORNERS for r in ROWS):
+        eager, static = (results.cell(shape=shape, kind=k, length=length, rows=rows) for k in ("eager", "static"))
+        times = [eager.get("launched_ms"), eager.get("graph_ms"), static.get("graph_ms"), static.get("host_ms")]
+        rate = number((static or eager).get("tflops"), ".0f")
+        lines.append([f"{shape} {length} x {rows}", *map(number, times), rate])
+    return table("tokens x rows | eager launched | graph | engine graph | engine, host to host | TFLOP/s", lines)
 
 
-def _machine(results: Results) -> str:
-    machine = results.header["machine"]
-    rows = [[name, value] for name, value in {**machine["facts"], **machine["versions"]}.items()]
-    states = [record["state"] for record in results.records if "clocks.sm" in record.get("state", {})]
-    for name in ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_event_reasons.active"):
-        seen = sorted({state[name] for state in states if name in state})
-        if seen:
-            rows.append([f"{name}, after a cell", seen[0] if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"])
-    return f"## Machine\n\n{table(['what', 'value'], rows)}"
+def _packed(results: Results) -> str:
+    lines = []
+    for shape, tokens, mix in ((s, t, m) for s in results.shapes() or [BASE] for t in BUCKETS for m in MIXES):
+        at = [results.cell(shape=shape, kind=kind, tokens=tokens, mix=mix) for kind in reversed(PACKED_KINDS)]
+        if not any(at) and shape != BASE:
+            continue
+        best: Cell = max(at, key=lambda cell: float(cell.get("tflops", 0)))
+        times = [*(cell.get("graph_ms") for cell in at), at[-1].get("host_ms")]
+        rates = [number(best.get("tflops"), ".0f"), share(best.get("tflops"), results.ceiling)]
+        rows = f"{mix} ({best['rows']} rows)" if best else mix
+        lines.append([f"{shape} {tokens:,}", rows, *map(number, times), *rates])
+    text = "Milliseconds of a bucket filled with rows of the mix, as one graph. The rate counts what the rows need."
+    header = "bucket | rows | eager | compiled | engine | engine, host to host | TFLOP/s | of the matmul rate"
+    return f"{text}\n\n{table(header, lines)}"
+
+
+def _mixes(results: Results) -> str:
+    lines = []
+    for mix, plan in ((mix, plan) for mix in MIXES for plan in PLANS):
+        cell = results.plan(mix, plan)
+        rate, tflops, joules = (cell.get(name) for name in ("rows_s", "tflops", "joules_row"))
+        tokens = rate * cell["tokens"] / cell["rows"] if rate else None
+        extras = [share(tflops, results.ceiling), number(joules and 1e3 * joules)]
+        ratio = over(rate, results.plan(mix, "lengths8").get("rows_s"))
+        lines.append([mix, plan, number(rate), number(tokens), ratio, *extras])
+    text = (
+        "`fifo32`: 32 rows in order of arrival, padded to the longest, launched. `-graphs`: the same on 16 recorded "
+        "lengths. `lengths8`, `lengths16`: rows of one length class together, as graphs. `packed4096`: rows end to end "
+        "up to so many tokens. `both`: each length class in the way that took less."
+    )
+    header = "lengths | plan | rows/s | tokens/s | over lengths8 | of the matmul rate | mJ a row"
+    return f"{text}\n\n{table(header, lines)}"
+
+
+def _serve(results: Results) -> str:
+    cells = {(cell["server"], cell["workers"]): cell for cell in results.serve}
+    lines = []
+    for server, workers in dict.fromkeys([*((server, 1) for server in SERVERS), *cells]):
+        cell = cells.get((server, workers), {})
+        kept = f"failed: {cell['error'][:80]}" if "error" in cell else number(cell.get("kept_rows_s"))
+        simulated = cell.get("simulated", {})
+        values = [cell.get("mean_ms"), cell.get("p99_ms"), simulated.get("kept_rows_s"), simulated.get("mean_ms")]
+        on_time = share(cell.get("over", {}).get("on_time"), 1)
+        lines.append([f"{server}, {workers} worker{'s' * (workers > 1)}", kept, on_time, *map(number, values)])
+    header = (
+        "server | rows/s, 99 % within 100 ms | on time at 1.3 of it | mean ms | p99 ms | simulated rows/s | mean ms"
+    )
+    return table(header, lines)
+
+
+def _ort(results: Results) -> str:
+    if skipped := next((cell["skipped"] for cell in results.ort if "skipped" in cell), ""):
+        return f"Not run: {skipped}."
+    at = {(cell["length"], cell["rows"]): cell for cell in results.ort}
+    lines = []
+    for length in LENGTHS:
+        cells = [at.get((length, rows), {}) for rows in (1, 8, 12, 32)]
+        lines.append([str(length), *("failed" if "error" in c else number(c.get("host_ms")) for c in cells)])
+    text = "Milliseconds host to host, BERT-base fp16 without TF32, a CUDA graph for each shape."
+    return f"{text}\n\n{table('tokens | 1 row | 8 rows | 12 rows | 32 rows', lines)}"

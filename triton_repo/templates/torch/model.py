@@ -14,8 +14,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-# Threads that wait must sleep: instances share the cores of a machine. It is read when torch is loaded.
+# Both are read when torch is loaded. Threads that wait must sleep: instances share the cores of a machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Inductor compiles in this process: it would start others by the name of the executable, which here is Triton's.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 from .batching import Encoder
 from .session import Session

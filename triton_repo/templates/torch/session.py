@@ -32,7 +32,7 @@ LEAST_BUCKET = 256  # tokens of the smallest packed graph; each further bucket i
 SHORT = 128  # rows up to this length have packed graphs whose attention has fewer blocks
 # A packed graph has room for one row in so many tokens: attention begins blocks for rows that are not there, too. More
 # rows than the last allows are split.
-_HEADROOM = (256, 128, 64, 40, 24, 12)
+HEADROOM = (256, 128, 64, 40, 24, 12)
 
 
 class Session:
@@ -59,9 +59,9 @@ class Session:
         """Open a model folder (see encoder.py) on the CPU with so many `threads`, or on a GPU.
 
         precision: empty for that of the folder. kinds: of KINDS. lengths: ascending, those that are recorded.
-        packed_from: tokens of a padded request, padding included, from which it is packed where static is there too.
-        budget: tokens that a packed run computes at most; longer requests are split. compiled: on a GPU, layers are
-        compiled by inductor.
+        packed_from: tokens of a padded batch, padding included, from which it is packed where another kind is there
+        too. budget: tokens that a packed run computes at most; longer requests are split. compiled: on a GPU, layers
+        are compiled by inductor.
         Raises ValueError for a folder or kinds that do not go together, RuntimeError where torch cannot use the GPU.
         """
         self._device = torch.device(f"cuda:{device_id}" if device == "cuda" else "cpu")
@@ -78,7 +78,7 @@ class Session:
         self._lengths = tuple(length for length in lengths if length <= self.arch.positions) or (self.arch.positions,)
         self._rows = rows_to_record(max_rows)
         self._packed_from, self._budget = packed_from, budget
-        self._graphs: dict[tuple[str, int, int, int], _Program] = {}
+        self._graphs: dict[tuple[str, int, int, int], Program] = {}
         if device == "cpu":
             torch.set_num_threads(threads)
             self._model.prepack()
@@ -140,11 +140,15 @@ class Session:
         del self._model
 
     def _kind_of(self, rows: int, tokens: int) -> str:
-        if "packed" not in self.kinds:
+        if self.kinds == ("packed",) or "packed" not in self.kinds:
             return self.kinds[0]
-        others = [kind for kind in self.kinds if kind != "packed"]
-        fits = others and (others[0] != "static" or (tokens <= self._lengths[-1] and rows <= self._rows[-1]))
-        return others[0] if fits and rows * tokens < self._packed_from else "packed"
+        count, length = self._shape(rows, tokens) if "static" in self.kinds else (rows, tokens)
+        return self.kinds[0] if 0 < count * length < self._packed_from else "packed"
+
+    def _shape(self, rows: int, tokens: int) -> tuple[int, int]:
+        """The recorded rows and length that take a batch; 0 where there are none."""
+        count = next((count for count in self._rows if count >= rows), 0)
+        return count, next((length for length in self._lengths if length >= tokens), 0)
 
     def _read(self, tensors: Mapping[str, Array]) -> tuple[Array, Array, Array | None]:
         ids = tensors["input_ids"]
@@ -184,7 +188,7 @@ class Session:
 
     def _chunks(self, offsets: Array) -> list[tuple[int, int]]:
         """Rows [first, last) of runs that keep to the budget; one row at least."""
-        chunks, first, most = [], 0, max(1, self._budget // _HEADROOM[-1])
+        chunks, first, most = [], 0, max(1, self._budget // HEADROOM[-1])
         for row in range(1, len(offsets)):
             if row - first > 1 and (offsets[row] - offsets[first] > self._budget or row - first > most):
                 chunks.append((first, row - 1))
@@ -197,9 +201,10 @@ class Session:
         """A way to each output of a padded batch."""
         rows, tokens = ids.shape
         if self._device.type == "cuda" and prefix:
-            program = self._recorded(rows, tokens) if self.kind == "static" else None
+            shape = self._shape(rows, tokens)
+            program = self._graphs.get(("static", *shape, shape[1])) if self.kind == "static" else None
             if program is None and self._varlen:
-                program = _Flat(self._model, rows, tokens)
+                program = PaddedProgram(self._model, rows, tokens)
             if program is not None:
                 return program.of_rows(ids, types, real)
         move = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(self._device)  # noqa: E731
@@ -230,11 +235,6 @@ class Session:
         answers = self._model.answers_packed(hidden, layout)
         return lambda name: answers[name]
 
-    def _recorded(self, rows: int, tokens: int) -> _Program | None:
-        length = next((length for length in self._lengths if length >= tokens), 0)
-        count = next((count for count in self._rows if count >= rows), 0)
-        return self._graphs.get(("static", count, length, length))
-
     def _prepare(self, compiled: bool) -> None:
         """Compile and record on the GPU."""
         if compiled and self._model.packs:
@@ -248,16 +248,18 @@ class Session:
         if "static" in self.kinds:
             for length in reversed(self._lengths):
                 for rows in reversed(self._rows):
-                    make = _Flat if self._varlen else _Rows
+                    if "packed" in self.kinds and rows * length >= self._packed_from:
+                        continue  # such batches are packed
+                    make = PaddedProgram if self._varlen else MaskedProgram
                     self._graphs["static", rows, length, length] = make(self._model, rows, length).record(pool)
         if "packed" in self.kinds and self._varlen:
             longest = self._lengths[-1]
             bucket = LEAST_BUCKET
             while bucket <= self._budget:
-                for room in _HEADROOM:
+                for room in HEADROOM:
                     for most in sorted({min(SHORT, longest), longest}):
                         key = ("packed", bucket // room, bucket, most)
-                        self._graphs[key] = _Tokens(self._model, bucket // room, bucket, most).record(pool)
+                        self._graphs[key] = PackedProgram(self._model, bucket // room, bucket, most).record(pool)
                 bucket *= 2
         # The smallest that fits is taken first.
         self._graphs = dict(
@@ -265,12 +267,16 @@ class Session:
         )
 
     def _first_run(self) -> None:
-        program = _Flat(self._model, 2, self._lengths[0]) if self._varlen else _Rows(self._model, 2, self._lengths[0])
+        program = (
+            PaddedProgram(self._model, 2, self._lengths[0])
+            if self._varlen
+            else MaskedProgram(self._model, 2, self._lengths[0])
+        )
         program.compute()
         torch.cuda.synchronize()
 
 
-class _Program:
+class Program:
     """A run of one shape on buffers that stay where they are, recorded as a CUDA graph or launched."""
 
     def __init__(self, model: Encoder, rows: int, tokens: int) -> None:
@@ -301,7 +307,7 @@ class _Program:
         else:
             self._hidden, self._answers = self._compute()
 
-    def record(self, pool: Any) -> _Program:
+    def record(self, pool: Any) -> Program:
         """Record the run as a CUDA graph, whose memory is shared with those of the same pool."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -318,7 +324,7 @@ class _Program:
         buffer.copy_(torch.from_numpy(np.ascontiguousarray(array)), non_blocking=True)
 
 
-class _Tokens(_Program):
+class PackedProgram(Program):
     """Packed rows: up to `rows` in up to `tokens` tokens, none longer than `longest`."""
 
     def __init__(self, model: Encoder, rows: int, tokens: int, longest: int) -> None:
@@ -326,22 +332,22 @@ class _Tokens(_Program):
         super().__init__(model, rows, tokens)
 
     def _allocate(self, device: torch.device) -> None:
-        self._ids = torch.ones(self.tokens, dtype=torch.int64, device=device)
-        self._types = torch.zeros_like(self._ids) if self._model.arch.types > 1 else None
-        self._offsets = torch.full((self.rows + 1,), min(self.tokens, self._longest), dtype=torch.int32, device=device)
-        self._offsets[0] = 0
+        self.ids = torch.ones(self.tokens, dtype=torch.int64, device=device)
+        self._types = torch.zeros_like(self.ids) if self._model.arch.types > 1 else None
+        self.offsets = torch.full((self.rows + 1,), min(self.tokens, self._longest), dtype=torch.int32, device=device)
+        self.offsets[0] = 0
 
     def _compute(self) -> tuple[Tensor, Answers]:
-        layout = layout_of(self._offsets, self.tokens, self._longest)
-        hidden = self._model.packed_at(self._ids, layout, self._types)
+        layout = layout_of(self.offsets, self.tokens, self._longest)
+        hidden = self._model.packed_at(self.ids, layout, self._types)
         return hidden, self._model.answers_packed(hidden, layout, tokens=False)
 
     def of_tokens(self, ids: Array, types: Array | None, offsets: Array) -> Callable[[str], Tensor]:
         rows, tokens = len(offsets) - 1, len(ids)
         borders = np.full(self.rows + 1, tokens, np.int32)
         borders[: rows + 1] = offsets
-        self._copy(self._ids[:tokens], ids)
-        self._copy(self._offsets, borders)
+        self._copy(self.ids[:tokens], ids)
+        self._copy(self.offsets, borders)
         if self._types is not None:
             self._types.zero_() if types is None else self._copy(self._types[:tokens], types)
         self.compute()
@@ -355,7 +361,7 @@ class _Tokens(_Program):
         return answer
 
 
-class _Flat(_Tokens):
+class PaddedProgram(PackedProgram):
     """Rows padded to one length, as packed rows: each is two, its tokens and its padding, so that no mask is needed."""
 
     def __init__(self, model: Encoder, rows: int, length: int) -> None:
@@ -370,8 +376,8 @@ class _Flat(_Tokens):
         borders[2::2] = np.arange(1, self.padded_rows + 1) * self.length
         borders[1::2] = borders[:-1:2] + 1
         borders[1 : 2 * rows : 2] = borders[: 2 * rows : 2] + real
-        self._copy(self._ids, filled.reshape(-1))
-        self._copy(self._offsets, borders)
+        self._copy(self.ids, filled.reshape(-1))
+        self._copy(self.offsets, borders)
         if self._types is not None:
             if types is None:
                 self._types.zero_()
@@ -390,17 +396,17 @@ class _Flat(_Tokens):
         return answer
 
 
-class _Rows(_Program):
+class MaskedProgram(Program):
     """Padded rows with a mask, for models that do not pack and for fp32."""
 
     def _allocate(self, device: torch.device) -> None:
-        self._ids = torch.ones(self.rows, self.tokens, dtype=torch.int64, device=device)
-        self._mask = torch.ones_like(self._ids)
-        self._types = torch.zeros_like(self._ids) if self._model.arch.types > 1 else None
+        self.ids = torch.ones(self.rows, self.tokens, dtype=torch.int64, device=device)
+        self._mask = torch.ones_like(self.ids)
+        self._types = torch.zeros_like(self.ids) if self._model.arch.types > 1 else None
 
     def _compute(self) -> tuple[Tensor, Answers]:
-        hidden = self._model.padded(self._ids, self._mask, self._types)
-        return self._ids, self._model.answers_padded(hidden, self._mask)
+        hidden = self._model.padded(self.ids, self._mask, self._types)
+        return self.ids, self._model.answers_padded(hidden, self._mask)
 
     def of_rows(self, ids: Array, types: Array | None, real: Array) -> Callable[[str], Tensor]:
         rows, tokens = ids.shape
@@ -409,7 +415,7 @@ class _Rows(_Program):
         mask = np.zeros_like(filled)
         mask[:, 0] = 1  # of rows that are not there
         mask[:rows] = np.arange(self.tokens) < real[:, None]
-        self._copy(self._ids, filled)
+        self._copy(self.ids, filled)
         self._copy(self._mask, mask)
         if self._types is not None:
             filled[:] = 0

@@ -1,0 +1,214 @@
+"""What the stages share: the time that is left, results kept after every cell, timing, CUDA graphs, models and rows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from arlo.templates.torch.encoder import Architecture, Encoder
+from arlo.templates.torch.session import HEADROOM, SHORT, PackedProgram, PaddedProgram
+
+Cell = dict[str, Any]
+Lengths = NDArray[np.int64]  # tokens of rows
+
+SEED, VOCABULARY, POSITIONS = 7, 30522, 512
+EMBEDDING = "sentence_embedding"
+# layers, width, heads
+SHAPES = {"bert-base": (12, 768, 12), "bert-large": (24, 1024, 16), "minilm-l6": (6, 384, 12), "tiny": (2, 64, 4)}
+REST_S = 0.3  # that a cell needs at least
+
+
+class Bench:
+    """One stage: where its results go, and until when it may measure. `stretch` makes its cells as much longer."""
+
+    def __init__(
+        self, out: Path, seconds: float, *, dry: bool = False, logs: Path | None = None, stretch: int = 1
+    ) -> None:
+        self.out, self.dry, self.logs = out, dry, logs or out
+        self.cuda = torch.cuda.is_available() and not dry
+        self.device, self.precision = ("cuda", "fp16") if self.cuda else ("cpu", "fp32")
+        self._stretch, self._end_s = stretch, time.monotonic() + seconds
+        self._longest_s: dict[str, float] = {}
+        out.mkdir(parents=True, exist_ok=True)
+        torch._dynamo.config.accumulated_recompile_limit = 4096
+        if dry:
+            torch.set_num_threads(1)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the stage must end."""
+        return self._end_s - time.monotonic()
+
+    def room(self, kind: str) -> bool:
+        """Whether a cell as long as the longest of this kind fits into the time that is left."""
+        return self.left_s > REST_S + 1.2 * self._longest_s.get(kind, 0.0)
+
+    def save(self, name: str, data: Any) -> None:
+        """Write OUT/name as a whole; of a list, one line for each cell."""
+        text = json.dumps(data, indent=1)
+        if isinstance(data, list):
+            text = "[\n" + ",\n".join(json.dumps(cell) for cell in data) + "\n]"
+        new = self.out / f"{name}.new"
+        new.write_text(text + "\n")
+        new.replace(self.out / name)
+
+    def cell(
+        self, kind: str, cells: list[Cell], keep: Callable[[], None], about: Cell, measure: Callable[[Cell], None]
+    ) -> Cell:
+        """Append a cell to `cells`, measure it, and call `keep`, which writes them. A failure is its `error`."""
+        found, began_s = dict(about), time.monotonic()
+        cells.append(found)
+        try:
+            with torch.inference_mode():
+                measure(found)
+        except BaseException as error:
+            found["error"] = f"{type(error).__name__}: {error}"[:300]
+            if not isinstance(error, Exception):  # the stage's time is over
+                raise
+        finally:
+            keep()
+        took_s = time.monotonic() - began_s
+        self._longest_s[kind] = max(took_s, self._longest_s.get(kind, 0.0))
+        time.sleep((self._stretch - 1) * took_s)
+        return found
+
+    def sync(self) -> None:
+        """Wait until the GPU has nothing to do."""
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def time_ms(self, run: Callable[[], object], *, budget_s: float = 0.1, clock: bool = False) -> float:
+        """Median milliseconds of 5 to 200 single runs, after warming up: on a GPU by events, or by the clock."""
+        for _ in range(1 if self.dry else 3):
+            run()
+        self.sync()
+        times: list[float] = []
+        start_s = time.monotonic()
+        while len(times) < 5 or (len(times) < 200 and time.monotonic() - start_s < budget_s):
+            before_s = time.perf_counter()
+            if self.cuda and not clock:
+                before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+                before.record()
+                run()
+                after.record()
+                after.synchronize()
+                times.append(before.elapsed_time(after))
+            else:
+                run()
+                times.append((time.perf_counter() - before_s) * 1e3)
+        return round(statistics.median(times), 4)
+
+    def graph(self, run: Callable[[], object]) -> Callable[[], object]:
+        """`run` recorded as one CUDA graph; on a CPU `run` itself."""
+        if not self.cuda:
+            return run
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()
+        torch.cuda.current_stream().wait_stream(stream)
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded):
+            run()
+        return recorded.replay
+
+    def model(self, shape: str, *, compiled: bool | None = None) -> Encoder:
+        """An encoder with drawn weights. compiled: by inductor for any shape (True) or for each shape (False)."""
+        model = Encoder.random(architecture(shape), seed=SEED, device=self.device, precision=self.precision)
+        if compiled is not None:
+            model.compile_layers(dynamic=compiled)
+        return model
+
+    def padded(self, model: Encoder, rows: int, length: int, *, record: bool = True) -> PaddedProgram:
+        """The engine's program of rows padded to `length`; recorded where there is a GPU."""
+        program = PaddedProgram(model, rows, length)
+        return program.record(torch.cuda.graph_pool_handle()) if self.cuda and record else program  # type: ignore[return-value]
+
+    def packed(self, model: Encoder, rows: int, longest: int, tokens: int) -> PackedProgram:
+        """The smallest of the engine's programs of `tokens` tokens for so many rows, none longer than `longest`."""
+        room = next((tokens // each for each in HEADROOM if tokens // each >= rows), rows)
+        program = PackedProgram(model, room, tokens, SHORT if longest <= SHORT else POSITIONS)
+        return program.record(torch.cuda.graph_pool_handle()) if self.cuda else program  # type: ignore[return-value]
+
+
+def architecture(shape: str, *, seed: int | None = None, precision: str = "fp32") -> Architecture:
+    """BERT of this shape."""
+    layers, width, heads = SHAPES[shape]
+    sizes = {"layers": layers, "width": width, "heads": heads, "intermediate": 4 * width, "types": 1}
+    return Architecture.bert(vocabulary=VOCABULARY, positions=POSITIONS, seed=seed, precision=precision, **sizes)
+
+
+def model_folder(folder: Path, shape: str, precision: str = "fp32") -> Path:
+    """A model folder of the torch engine whose weights are drawn when it is opened."""
+    folder.mkdir(parents=True, exist_ok=True)
+    architecture(shape, seed=SEED, precision=precision).write(folder)
+    return folder
+
+
+def mixes(seed: int) -> dict[str, Callable[[int], Lengths]]:
+    """Row lengths: tweets (mean 31 tokens), passages of rag (290), and mix (80 % tweets)."""
+    random = np.random.default_rng(seed)
+
+    def tweets(count: int) -> Lengths:
+        return np.clip(random.lognormal(3.25, 0.6, count), 3, 128).astype(np.int64)
+
+    def rag(count: int) -> Lengths:
+        return np.clip(random.normal(290, 90, count), 16, POSITIONS).astype(np.int64)
+
+    def mix(count: int) -> Lengths:
+        return np.where(random.random(count) < 0.8, tweets(count), rag(count))
+
+    return {"tweets": tweets, "rag": rag, "mix": mix}
+
+
+def filled(lengths: Lengths, tokens: int) -> Lengths:
+    """The first of these rows that fit into `tokens`, at least one (cut where it is longer)."""
+    fit = int(np.searchsorted(np.cumsum(lengths), tokens, "right"))
+    return np.minimum(lengths[: max(1, fit)], tokens)
+
+
+def offsets_of(lengths: Lengths, most: int) -> NDArray[np.int32]:
+    """int32 [most + 1]: the borders of these rows, filled up with the last one."""
+    offsets = np.full(most + 1, int(lengths.sum()), np.int32)
+    offsets[: len(lengths) + 1] = np.concatenate([[0], np.cumsum(lengths)])
+    return offsets
+
+
+def padded_borders(lengths: Lengths, length: int) -> NDArray[np.int32]:
+    """int32 [2 rows + 1]: each row's tokens and its padding, as the engine lays them out."""
+    borders = np.zeros(2 * len(lengths) + 1, np.int32)
+    borders[2::2] = np.arange(1, len(lengths) + 1) * length
+    borders[1::2] = borders[:-1:2] + lengths
+    return borders
+
+
+def useful_tflops(shape: str, lengths: Sequence[int] | Lengths, ms: float) -> float:
+    """Operations that rows of these lengths need, without padding, over the time."""
+    return round(architecture(shape).flops(np.asarray(lengths, np.float64)) / ms / 1e9, 1)
+
+
+class Power:
+    """The card's energy and power by NVML; None where pynvml or the counter is absent."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        with contextlib.suppress(Exception):  # ImportError, or an NVML that does not open
+            import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+            pynvml.nvmlInit()
+            self._nvml, self._card = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def read(self, what: str) -> float | None:
+        """`TotalEnergyConsumption` in joules since the driver was loaded, or `PowerUsage` in watts now."""
+        with contextlib.suppress(Exception):
+            return float(getattr(self._nvml, f"nvmlDeviceGet{what}")(self._card)) / 1e3
+        return None

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Packs what a GPU machine without a network needs to run the GPU benchmarks, on any machine without a GPU, into .gpu-kit/:
+# Arlo, Triton's server with its Python backend, ONNX Runtime for CUDA 13 and one architecture. benchmarks/gpu/offline/
+# unpack.sh unpacks it there. Python 3.12 there has PyTorch, transformers, numpy, grpcio, protobuf and onnx already.
+# What is fetched is pinned by version and SHA-256; what was packed before is reused, from ~/.cache/arlo/gpu-kit.
+# usage: benchmarks/gpu/offline/pack.sh [--out DIR] [--without PART]... [--wheel FILE]
+#   --without PART  leaves out arlo, triton or ort     --wheel FILE  this wheel of Arlo, for Python 3.12; default: one is built
+# Fails where kit and checkout, which travels too, are more than 66 MB together.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+limit=66000000
+parts=(arlo triton ort)
+compress="--x86 --lzma2=preset=9e,dict=64MiB"
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/arlo/gpu-kit
+out=$root/.gpu-kit wheel= without=' '
+
+usage() { sed -n '/^# usage/,/^# Fails/s/^# //p' "$0" >&2; exit 2; }
+while [ $# -gt 0 ]; do
+  case $1 in
+    --out) out=$(realpath -m "${2:?}"); shift 2 ;;
+    --wheel) wheel=$(realpath -e "${2:?}"); shift 2 ;;
+    --without)
+      [[ " ${parts[*]} " == *" ${2:-} "* ]] || { echo "--without ${2:-}: there are ${parts[*]}" >&2; exit 2; }
+      without+="$2 "; shift 2 ;;
+    *) usage ;;
+  esac
+done
+cd "$root"
+for tool in gcc strip readelf c++filt xz tar sha256sum; do
+  command -v $tool >/dev/null || { echo "$tool is needed: apt-get install binutils gcc xz-utils" >&2; exit 1; }
+done
+python=.venv/bin/python
+[ -x $python ] || { echo "The environment is not there: make setup" >&2; exit 1; }
+mkdir -p "$cache/wheels" "$out"
+scratch=
+trap '[ -z "$scratch" ] || rm -rf "$scratch"' EXIT
+
+# name, version, SHA-256 of the file that fits Python 3.12 on Linux
+pins='
+nvidia-pytriton 0.7.0 21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df
+tritonclient 2.73.0 1f5cec19b0568e037ec4d716ae702984b3ab93e35f72b8f72c5135374dd2be9a
+prometheus_client 0.26.0 fa93d06737aa02bacd05794768508bb97d2fbee28cb3bca04eaae92f0ca953d6
+python-rapidjson 1.25 d425190a9cc78f46f897d0efceddc094048ea08d584340a5830f48e186607f9c
+onnxruntime-gpu 1.31.1 05d548956197b9d01f59b625de740e0d6be3593f874e241a12dc0362650ecdf7
+'
+
+# The file of a pinned package, fetched where it is not in the cache.
+fetched() {
+  local name version sum folder
+  read -r name version sum < <(grep "^$1 " <<<"$pins")
+  folder=$cache/wheels/$sum
+  if ! { [ -d "$folder" ] && sha256sum --quiet -c <<<"$sum  $(echo "$folder"/*.whl)" >&2; }; then
+    rm -rf "$folder"
+    echo "== fetching $name $version" >&2
+    $python -m pip --disable-pip-version-check download --quiet --no-deps --require-hashes --dest "$folder" \
+      --only-binary :all: --implementation cp --python-version 3.12 --abi cp312 --abi abi3 --abi none \
+      --platform manylinux_2_35_x86_64 --platform manylinux_2_28_x86_64 --platform manylinux_2_24_x86_64 --platform any \
+      -r <(echo "$name==$version --hash=sha256:$sum") >&2 2> >(grep -v 'is ignored: it is neither' >&2)
+  fi
+  echo "$folder"/*.whl
+}
+
+# What Arlo's wheel is made of, as one line.
+sources() {
+  git ls-files -z -co --exclude-standard -- arlo compile simulator traces triton_repo/templates src proto cmake CMakeLists.txt \
+    pyproject.toml README.md LICENSE tools/wheel.sh | while IFS= read -r -d '' file; do
+      [ -f "$file" ] && printf '%s\0' "$file"; done | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+}
+
+built() { # the newest wheel of Arlo for 3.12 and later, built from the checkout
+  local version
+  for version in 3.12 3.13 3.14; do
+    PYTHONS=$version nice tools/wheel.sh .venv >"$cache/wheel.log" 2>&1 || { tail -n 30 "$cache/wheel.log" >&2; return 1; }
+    grep -q "not here with its headers" "$cache/wheel.log" || break
+  done
+  ls -t dist/arlo_serve-*-cp312-abi3-*.whl | sed -n 1p
+}
+
+# Packs part $1, whose inputs $2 names, from the wheels that the command behind them prints; or takes it from the cache.
+part() {
+  local name=$1 key archive files
+  key=$(printf '%s\n' "$2" "$compress" "$(sha256sum <"$here/pack.py")" "$(declare -f "$3")$pins" | sha256sum | cut -c1-16)
+  shift 2
+  archive=$cache/$name-$key.tar.xz
+  if [ ! -f "$archive" ]; then
+    echo "== packing $name" >&2
+    scratch=$(mktemp -d "$cache/scratch.XXXXXX")
+    files=$("$@") || exit 1
+    nice $python "$here/pack.py" "$name" "$scratch/tree" $files
+    du -sb "$scratch/tree" | cut -f1 >"$scratch/size"
+    nice $python "$here/pack.py" top "$scratch/tree" >"$scratch/top"
+    rm -f "$cache/$name"-*
+    tar -C "$scratch/tree" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - . |
+      nice xz $compress >"$scratch/archive"
+    mv "$scratch/size" "$cache/$name-$key.size"
+    mv "$scratch/top" "$cache/$name-$key.top"
+    mv "$scratch/archive" "$archive"
+    rm -rf "$scratch"
+  fi
+  cp "$archive" "$out/$name.tar.xz"
+  printf '%-9s %7.2f MB, unpacked %6.1f MB\n' "$name" "$(mb "$(stat -c %s "$archive")")" "$(mb "$(cat "$cache/$name-$key.size")")"
+  cat "$cache/$name-$key.top"
+}
+mb() { awk -v n="$1" 'BEGIN { printf "%.2f", n / 1e6 }'; }
+arlo_wheels() { echo "${wheel:-$(built)}"; fetched tritonclient; fetched prometheus_client; fetched python-rapidjson; }
+
+rm -f "$out"/*.tar.xz "$out/SHA256SUMS"
+for name in "${parts[@]}"; do
+  if [[ $without == *" $name "* ]]; then
+    echo "$name      left out"
+    continue
+  fi
+  case $name in
+    arlo) part arlo "${wheel:+$(sha256sum <"$wheel")}${wheel:-$(sources)}" arlo_wheels ;;
+    triton) part triton "" fetched nvidia-pytriton ;;
+    ort) part ort "" fetched onnxruntime-gpu ;;
+  esac
+done
+(cd "$out" && find . -name '*.tar.xz' -print0 | sort -z | xargs -r0 sha256sum >SHA256SUMS)
+
+# What travels: the kit, and the files of the checkout that git does not ignore.
+kit=$(cat "$out"/* | wc -c)
+files() { git ls-files -z -co --exclude-standard | { xargs -0 stat -c '%s %n' 2>/dev/null || true; }; }  # some are deleted
+tree=$(files | awk '{ sum += $1 } END { printf "%d", sum }')
+printf '%-9s %7.2f MB, as it is\n' checkout "$(mb "$tree")"
+files | awk '{ sub(/\/[^\/]*$/, "", $2); split($2, p, "/"); by[p[1] (p[2] ? "/" p[2] : "")] += $1 } END { for (k in by) printf "   %6.2f MB  %s\n", by[k] / 1e6, k }' |
+  sort -rn | sed -n 1,6p
+echo "sum       $(mb $((kit + tree))) MB of $(mb $limit) MB: kit $(mb "$kit") MB in $out, checkout $(mb "$tree") MB"
+echo "To make it less: --without ort (no CUDA in ONNX Runtime), or files of the checkout moved away."
+[ $((kit + tree)) -le $limit ] || { echo "That is more than travels." >&2; exit 1; }
