@@ -11,6 +11,7 @@ and measured is what serves. It needs NumPy and torch only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ LEAST_BUCKET = 256  # tokens of the smallest packed graph; each further bucket i
 SHORT = 128  # rows up to this length have packed graphs whose attention has fewer blocks
 # A packed graph has room for one row in so many tokens: attention begins blocks for rows that are not there, too. More
 # rows than the last allows are split.
-HEADROOM = (256, 128, 64, 40, 24, 12)
+HEADROOM = (64, 24, 12)
 
 
 class Session:
@@ -256,10 +257,11 @@ class Session:
             longest = self._lengths[-1]
             bucket = LEAST_BUCKET
             while bucket <= self._budget:
-                for room in HEADROOM:
-                    for most in sorted({min(SHORT, longest), longest}):
-                        key = ("packed", bucket // room, bucket, most)
-                        self._graphs[key] = PackedProgram(self._model, bucket // room, bucket, most).record(pool)
+                warm = True  # kernels of the bucket are loaded by its first run
+                for room, most in itertools.product(HEADROOM, sorted({min(SHORT, longest), longest})):
+                    program = PackedProgram(self._model, bucket // room, bucket, most)
+                    self._graphs["packed", bucket // room, bucket, most] = program.record(pool, warm=warm)
+                    warm = False
                 bucket *= 2
         # The smallest that fits is taken first.
         self._graphs = dict(
@@ -307,13 +309,15 @@ class Program:
         else:
             self._hidden, self._answers = self._compute()
 
-    def record(self, pool: Any) -> Program:
-        """Record the run as a CUDA graph, whose memory is shared with those of the same pool."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._compute()
-        torch.cuda.current_stream().wait_stream(side)
+    def record(self, pool: Any, *, warm: bool = True) -> Program:
+        """Record the run as a CUDA graph, whose memory is shared with those of the same pool. warm: run once before,
+        which loads and compiles kernels."""
+        if warm:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self._compute()
+            torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
             self._hidden, self._answers = self._compute()
