@@ -32,7 +32,7 @@ __all__ = [
 
 def profile_names() -> tuple[str, ...]:
     """Names that load_profile() knows; the last one needs a file that is not part of the package (ARLO_TRACES)."""
-    return ("bert-base", "bert-large", *tables.names(), tables.DENSE)
+    return ("bert-base", "bert-large", *measured.names(), *tables.names(), tables.DENSE)
 
 
 def dynamic_variants() -> tuple[str, ...]:
@@ -61,6 +61,8 @@ def load_profile(name_or_path: str | Path, *, dynamic: str | None = None, scale:
                 f"profile {name} is that of a dynamic-shape engine already: leave dynamic={dynamic!r} out"
             )
         return tables.dense()
+    if name in measured.names():
+        return measured.from_manifest(measured.SHIPPED / name, dynamic)
     if name in tables.names():
         return tables.from_table(name, variant)
     path = Path(name_or_path)

@@ -17,6 +17,12 @@ from arlo.simulator.profiles.model import Point, Profile
 
 # The SLO that a measured profile suggests, in latencies of its longest runtime: the paper's 150 ms for 4.86 ms.
 SLO_SHARE = 30
+SHIPPED = Path(__file__).parent / "h100"
+
+
+def names() -> tuple[str, ...]:
+    """Profiles of the package that were measured on an H100, sorted; each is a folder of SHIPPED."""
+    return tuple(sorted(path.name for path in SHIPPED.iterdir()))
 
 
 def from_manifest(path: Path, dynamic: str | None = None) -> Profile:

@@ -10,7 +10,7 @@
 set -uo pipefail
 began=$SECONDS
 root=$(cd "$(dirname "$0")/../../.." && pwd)
-declare -A weights=([facts]=20 [table]=180 [mixes]=70 [serve]=210 [ort]=20)
+declare -A weights=([facts]=35 [table]=160 [mixes]=95 [serve]=230 [ort]=30)
 order=(facts table mixes serve ort)
 most_bytes=$((16 << 20))
 
