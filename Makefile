@@ -130,7 +130,16 @@ check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI run
 	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
 	  ++ "test-fleet=make test-fleet" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
 	  ++ "asan=make asan" "tsan=make tsan" "fuzz=$(NICE) make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" \
-	  "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=$(NICE) make cascade-demo-small"
+	  "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=$(NICE) make cascade-demo-small" "kit=$(NICE) make kit-dry"
+
+.PHONY: kit kit-dry
+kit: setup ## the GPU kit: packs .gpu-kit/ for a GPU machine without a network (docs/gpu-proof.md)
+	benchmarks/gpu/offline/pack.sh
+
+kit-dry: setup ## every stage of the GPU kit on the CPU, with small models and the real Triton, and its reports
+	rm -rf build/kit
+	benchmarks/gpu/offline/run.sh 900 --out build/kit/run --dry
+	$(PY) -m benchmarks.gpu report build/kit/run --out build/kit/report >build/kit/rows.txt
 
 # A second implementation of gRPC, in Node, as package-lock.json pins it; without it those tests are skipped.
 GRPC_JS := tests/integration/gateway/grpc_js
