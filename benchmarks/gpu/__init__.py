@@ -6,3 +6,14 @@
 
 Each stage writes DIR/STAGE.json after every cell, so a run that is cut short keeps what it measured.
 """
+
+from typing import Any
+
+Cell = dict[str, Any]  # one measurement: what was measured, and figures or an `error`
+
+# layers, width, heads
+SHAPES = {"bert-base": (12, 768, 12), "bert-large": (24, 1024, 16), "minilm-l6": (6, 384, 12), "tiny": (2, 64, 4)}
+SHAPES["bert-base-4"] = (4, 768, 12)  # whose answers are checked
+LENGTHS, ROWS = (16, 32, 64, 128, 192, 256, 384, 512), (1, 8, 32)  # of padded batches
+BUCKETS = (256, 512, 1024, 2048, 4096, 8192, 16384)  # tokens of packed ones
+MIXES = ("tweets", "rag", "mix")

@@ -35,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
 
     stretch = 100 if os.environ.get(STRETCH) == given.stage else 1
     seconds = given.seconds - (time.monotonic() - start_s)
-    bench = Bench(given.out, seconds, dry=given.dry, logs=given.logs or given.out, stretch=stretch)
+    results = given.out / f"{given.stage}.json"
+    bench = Bench(results, seconds, dry=given.dry, logs=given.logs or given.out, stretch=stretch)
     importlib.import_module(f"benchmarks.gpu.{given.stage}").run(bench)
     return 0
 

@@ -15,31 +15,31 @@ import torch
 from numpy.typing import NDArray
 
 from arlo.templates.torch.encoder import Architecture, Encoder
-from arlo.templates.torch.session import HEADROOM, SHORT, PackedProgram, PaddedProgram
+from arlo.templates.torch.session import HEADROOM, SHORT
+from benchmarks.gpu import SHAPES, Cell
 
-Cell = dict[str, Any]
 Lengths = NDArray[np.int64]  # tokens of rows
 
 SEED, VOCABULARY, POSITIONS = 7, 30522, 512
 EMBEDDING = "sentence_embedding"
-# layers, width, heads
-SHAPES = {"bert-base": (12, 768, 12), "bert-large": (24, 1024, 16), "minilm-l6": (6, 384, 12), "tiny": (2, 64, 4)}
 REST_S = 0.3  # that a cell needs at least
 
 
 class Bench:
-    """One stage: where its results go, and until when it may measure. `stretch` makes its cells as much longer."""
+    """One stage: its cells, the file `results` that holds them, and until when it may measure.
 
-    def __init__(
-        self, out: Path, seconds: float, *, dry: bool = False, logs: Path | None = None, stretch: int = 1
-    ) -> None:
-        self.out, self.dry, self.logs = out, dry, logs or out
+    `found` is what the file holds: `cells` or a dictionary with them. `stretch` makes cells as much longer.
+    """
+
+    def __init__(self, results: Path, seconds: float, *, dry: bool, logs: Path, stretch: int = 1) -> None:
+        self.results, self.dry, self.logs = results, dry, logs
+        self.cells: list[Cell] = []
+        self.found: Any = self.cells
         self.cuda = torch.cuda.is_available() and not dry
         self.device, self.precision = ("cuda", "fp16") if self.cuda else ("cpu", "fp32")
         self._stretch, self._end_s = stretch, time.monotonic() + seconds
         self._longest_s: dict[str, float] = {}
-        out.mkdir(parents=True, exist_ok=True)
-        torch._dynamo.config.accumulated_recompile_limit = 4096
+        results.parent.mkdir(parents=True, exist_ok=True)
         if dry:
             torch.set_num_threads(1)
 
@@ -52,21 +52,21 @@ class Bench:
         """Whether a cell as long as the longest of this kind fits into the time that is left."""
         return self.left_s > REST_S + 1.2 * self._longest_s.get(kind, 0.0)
 
-    def save(self, name: str, data: Any) -> None:
-        """Write OUT/name as a whole; of a list, one line for each cell."""
-        text = json.dumps(data, indent=1)
-        if isinstance(data, list):
-            text = "[\n" + ",\n".join(json.dumps(cell) for cell in data) + "\n]"
-        new = self.out / f"{name}.new"
+    def save(self) -> None:
+        """Write the file as a whole; of a list, one line for each cell."""
+        text = json.dumps(self.found, indent=1)
+        if isinstance(self.found, list):
+            text = "[\n" + ",\n".join(json.dumps(cell) for cell in self.found) + "\n]"
+        new = self.results.with_suffix(".json.new")
         new.write_text(text + "\n")
-        new.replace(self.out / name)
+        new.replace(self.results)
 
-    def cell(
-        self, kind: str, cells: list[Cell], keep: Callable[[], None], about: Cell, measure: Callable[[Cell], None]
-    ) -> Cell:
-        """Append a cell to `cells`, measure it, and call `keep`, which writes them. A failure is its `error`."""
+    def cell(self, kind: str, about: Cell, measure: Callable[[Cell], None]) -> Cell | None:
+        """Append a cell, measure it, and write the file; None: there is no time. A failure is the cell's `error`."""
+        if not self.room(kind):
+            return None
         found, began_s = dict(about), time.monotonic()
-        cells.append(found)
+        self.cells.append(found)
         try:
             with torch.inference_mode():
                 measure(found)
@@ -75,7 +75,7 @@ class Bench:
             if not isinstance(error, Exception):  # the stage's time is over
                 raise
         finally:
-            keep()
+            self.save()
         took_s = time.monotonic() - began_s
         self._longest_s[kind] = max(took_s, self._longest_s.get(kind, 0.0))
         time.sleep((self._stretch - 1) * took_s)
@@ -108,14 +108,9 @@ class Bench:
         return round(statistics.median(times), 4)
 
     def graph(self, run: Callable[[], object]) -> Callable[[], object]:
-        """`run` recorded as one CUDA graph; on a CPU `run` itself."""
+        """`run`, which has run before, recorded as one CUDA graph; on a CPU `run` itself."""
         if not self.cuda:
             return run
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            run()
-        torch.cuda.current_stream().wait_stream(stream)
         recorded = torch.cuda.CUDAGraph()
         with torch.cuda.graph(recorded):
             run()
@@ -125,19 +120,19 @@ class Bench:
         """An encoder with drawn weights. compiled: by inductor for any shape (True) or for each shape (False)."""
         model = Encoder.random(architecture(shape), seed=SEED, device=self.device, precision=self.precision)
         if compiled is not None:
+            torch._dynamo.config.accumulated_recompile_limit = 4096
             model.compile_layers(dynamic=compiled)
         return model
 
-    def padded(self, model: Encoder, rows: int, length: int, *, record: bool = True) -> PaddedProgram:
-        """The engine's program of rows padded to `length`; recorded where there is a GPU."""
-        program = PaddedProgram(model, rows, length)
-        return program.record(torch.cuda.graph_pool_handle()) if self.cuda and record else program  # type: ignore[return-value]
+    def recorded(self, program: Any, pool: Any = None) -> Any:
+        """A program of the engine, as a CUDA graph where there is a GPU."""
+        return program.record(pool or torch.cuda.graph_pool_handle()) if self.cuda else program
 
-    def packed(self, model: Encoder, rows: int, longest: int, tokens: int) -> PackedProgram:
-        """The smallest of the engine's programs of `tokens` tokens for so many rows, none longer than `longest`."""
-        room = next((tokens // each for each in HEADROOM if tokens // each >= rows), rows)
-        program = PackedProgram(model, room, tokens, SHORT if longest <= SHORT else POSITIONS)
-        return program.record(torch.cuda.graph_pool_handle()) if self.cuda else program  # type: ignore[return-value]
+
+def packed_sizes(lengths: Lengths, tokens: int) -> tuple[int, int, int]:
+    """Rows, tokens and longest row of the engine's smallest program of `tokens` tokens that takes these rows."""
+    room = next((tokens // each for each in HEADROOM if tokens // each >= len(lengths)), len(lengths))
+    return room, tokens, SHORT if lengths.max() <= SHORT else POSITIONS
 
 
 def architecture(shape: str, *, seed: int | None = None, precision: str = "fp32") -> Architecture:
@@ -154,20 +149,17 @@ def model_folder(folder: Path, shape: str, precision: str = "fp32") -> Path:
     return folder
 
 
-def mixes(seed: int) -> dict[str, Callable[[int], Lengths]]:
-    """Row lengths: tweets (mean 31 tokens), passages of rag (290), and mix (80 % tweets)."""
+def mixes(count: int, seed: int) -> dict[str, Lengths]:
+    """Lengths of `count` rows of each mix: tweets (mean 31 tokens), passages of rag (290), and mix (80 % tweets)."""
     random = np.random.default_rng(seed)
 
-    def tweets(count: int) -> Lengths:
+    def tweets() -> Lengths:
         return np.clip(random.lognormal(3.25, 0.6, count), 3, 128).astype(np.int64)
 
-    def rag(count: int) -> Lengths:
+    def rag() -> Lengths:
         return np.clip(random.normal(290, 90, count), 16, POSITIONS).astype(np.int64)
 
-    def mix(count: int) -> Lengths:
-        return np.where(random.random(count) < 0.8, tweets(count), rag(count))
-
-    return {"tweets": tweets, "rag": rag, "mix": mix}
+    return {"tweets": tweets(), "rag": rag(), "mix": np.where(random.random(count) < 0.8, tweets(), rag())}
 
 
 def filled(lengths: Lengths, tokens: int) -> Lengths:
@@ -183,32 +175,16 @@ def offsets_of(lengths: Lengths, most: int) -> NDArray[np.int32]:
     return offsets
 
 
-def padded_borders(lengths: Lengths, length: int) -> NDArray[np.int32]:
-    """int32 [2 rows + 1]: each row's tokens and its padding, as the engine lays them out."""
-    borders = np.zeros(2 * len(lengths) + 1, np.int32)
-    borders[2::2] = np.arange(1, len(lengths) + 1) * length
-    borders[1::2] = borders[:-1:2] + lengths
-    return borders
-
-
 def useful_tflops(shape: str, lengths: Sequence[int] | Lengths, ms: float) -> float:
     """Operations that rows of these lengths need, without padding, over the time."""
     return round(architecture(shape).flops(np.asarray(lengths, np.float64)) / ms / 1e9, 1)
 
 
-class Power:
-    """The card's energy and power by NVML; None where pynvml or the counter is absent."""
+def power(what: str) -> float | None:
+    """`TotalEnergyConsumption` in joules since the driver was loaded, or `PowerUsage` in watts now, by NVML."""
+    with contextlib.suppress(Exception):  # there is no pynvml, or no such counter
+        import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    def __init__(self) -> None:
-        self._nvml: Any = None
-        with contextlib.suppress(Exception):  # ImportError, or an NVML that does not open
-            import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
-            pynvml.nvmlInit()
-            self._nvml, self._card = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
-
-    def read(self, what: str) -> float | None:
-        """`TotalEnergyConsumption` in joules since the driver was loaded, or `PowerUsage` in watts now."""
-        with contextlib.suppress(Exception):
-            return float(getattr(self._nvml, f"nvmlDeviceGet{what}")(self._card)) / 1e3
-        return None
+        pynvml.nvmlInit()
+        return float(getattr(pynvml, f"nvmlDeviceGet{what}")(pynvml.nvmlDeviceGetHandleByIndex(0))) / 1e3
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import math
 import os
@@ -15,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from arlo.templates.torch.encoder import Encoder
-from arlo.templates.torch.session import Session
-from benchmarks.gpu.bench import EMBEDDING, SEED, Bench, Cell, Power, architecture, model_folder
+from arlo.templates.torch.session import KINDS, Session
+from benchmarks.gpu import Cell
+from benchmarks.gpu.bench import EMBEDDING, SEED, Bench, architecture, model_folder, power
 
-FILE = "facts.json"
 BOUNDS = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 1e-2}  # norm of the difference over that of the reference
-KINDS = ("static", "dynamic", "packed")
 PACKAGES = ("torch", "triton", "transformers", "numpy", "onnxruntime", "onnxruntime-gpu", "arlo-serve")
 SMI = "name,driver_version,power.draw,power.limit,clocks.sm,clocks.max.sm,clocks_throttle_reasons.active"
 REQUESTS, ROWS, LONGEST = 3, 4, 128
@@ -36,21 +37,22 @@ def run(bench: Bench) -> None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found["versions"][package] = importlib.metadata.version(package)
     if bench.cuda:
-        found["idle_watts"] = Power().read("PowerUsage")
-        found["nvidia_smi"] = _smi()
+        found["idle_watts"] = power("PowerUsage")
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            found["nvidia_smi"] = done.stdout.strip()
         card = torch.cuda.get_device_properties(0)
         found |= {"name": card.name, "sms": card.multi_processor_count, "cuda": torch.version.cuda}
         found["memory_gb"] = round(card.total_memory / 2**30, 1)
-        bench.save(FILE, found)
-    checks: list[Cell] = []
-    found |= {**ceilings(bench), "checks": checks}
-    bench.save(FILE, found)
+    bench.found = found
+    bench.save()
+    found |= {**ceilings(bench), "checks": bench.cells}
+    bench.save()
     modes = [("fp32", False)] if bench.dry else [("fp16", False), ("fp16", True), ("bf16", True), ("fp32", True)]
     for (precision, compiled), kind in ((mode, kind) for mode in modes for kind in KINDS):
-        if not bench.room("check"):
-            break
         about: Cell = {"kind": kind, "precision": precision, "compiled": compiled, "bound": BOUNDS[precision]}
-        bench.cell("check", checks, lambda: bench.save(FILE, found), about, lambda cell: _check(bench, cell))
+        bench.cell("check", about, lambda cell: _check(bench, cell))
 
 
 def ceilings(bench: Bench) -> dict[str, Any]:
@@ -70,38 +72,30 @@ def ceilings(bench: Bench) -> dict[str, Any]:
 
 
 def _check(bench: Bench, cell: Cell) -> None:
-    """Ragged rows through one kind of a session, against float64 row by row. NaN is no answer."""
-    shape = "tiny" if bench.dry else "bert-base"
+    """Ragged rows through one kind of a session, against float64. NaN is no answer."""
+    shape = "tiny" if bench.dry else "bert-base-4"
+    requests, reference = _reference(shape, bench.device)
+    about = {"precision": cell["precision"], "kinds": (cell["kind"],), "compiled": cell["compiled"]}
+    about |= {"lengths": (64, LONGEST), "max_rows": ROWS, "budget": ROWS * LONGEST}
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(
-            model_folder(Path(folder), shape),
-            device=bench.device,
-            precision=cell["precision"],
-            kinds=(cell["kind"],),
-            lengths=(64, LONGEST),
-            max_rows=ROWS,
-            budget=1024,
-            compiled=cell["compiled"],
-        )
-    exact = Encoder.random(architecture(shape), seed=SEED, device=bench.device).double()
-    random, got, wanted = np.random.default_rng(3), [], []
-    for lengths in random.integers(1, LONGEST + 1, (REQUESTS, ROWS)):
-        ids = random.integers(1000, 30000, (ROWS, int(lengths.max())))
-        mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
-        got.append(session.run([EMBEDDING], {"input_ids": ids * mask, "attention_mask": mask})[0])
-        for row, length in zip(ids, lengths, strict=True):
-            alone = torch.from_numpy(row[None, :length]).to(bench.device)
-            wanted.append(exact.answers_padded(exact.padded(alone, None), None)[EMBEDDING].cpu().numpy())
+        session = Session(model_folder(Path(folder), shape), device=bench.device, **about)
+    masked = ({"input_ids": ids, "attention_mask": np.sign(ids)} for ids in requests)
+    got = np.concatenate([session.run([EMBEDDING], tensors)[0] for tensors in masked])
     cell["note"] = session.note
     session.close()
-    reference = np.concatenate(wanted)
-    error = float(np.linalg.norm(np.concatenate(got) - reference) / np.linalg.norm(reference))
+    error = float(np.linalg.norm(got - reference) / np.linalg.norm(reference))
     cell |= {"error_norm": error if math.isfinite(error) else None, "passed": error <= cell["bound"]}
 
 
-def _smi() -> str:
-    command = ["nvidia-smi", f"--query-gpu={SMI}", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
-        return repr(error)[:200]
+@functools.cache
+def _reference(shape: str, device: str) -> tuple[list[NDArray[np.int64]], NDArray[np.float64]]:
+    """Requests of ragged rows, ids padded with 0, and the answers of float64 to each row alone."""
+    exact = Encoder.random(architecture(shape), seed=SEED, device=device).double()
+    random, requests, answers = np.random.default_rng(3), [], []
+    for lengths in random.integers(1, LONGEST + 1, (REQUESTS, ROWS)):
+        ids = random.integers(1000, 30000, (ROWS, int(lengths.max())))
+        requests.append(np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0))
+        for row, length in zip(ids, lengths, strict=True):
+            hidden = exact.padded(torch.from_numpy(row[None, :length]).to(device), None)
+            answers.append(exact.answers_padded(hidden, None)[EMBEDDING].cpu().numpy())
+    return requests, np.concatenate(answers)

@@ -21,16 +21,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from arlo.templates.torch.encoder import Encoder
+from arlo.templates.torch.session import PackedProgram, PaddedProgram
+from benchmarks.gpu import Cell
 from benchmarks.gpu import bench as common
-from benchmarks.gpu.bench import POSITIONS, VOCABULARY, Bench, Cell, Lengths, Power, offsets_of, padded_borders
+from benchmarks.gpu.bench import POSITIONS, VOCABULARY, Bench, Lengths, offsets_of, packed_sizes, power
 
-FILE = "mixes.json"
 ROWS, BUDGETS = 32, (4096, 8192, 16384)
 LEAST_S, MOST_S = 0.8, 3.0  # of a measurement, for the energy counter's steps and for the slowest plan
-
-Step = tuple[Callable[[], None], int]  # and its rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,10 +42,14 @@ class Batch:
     packed: bool = False
 
 
+def by_rows(lengths: Lengths) -> list[Lengths]:
+    """32 rows at a time."""
+    return [lengths[at : at + ROWS] for at in range(0, len(lengths), ROWS)]
+
+
 def fifo(lengths: Lengths, steps: Sequence[int] = ()) -> list[Batch]:
     """Rows in order of arrival, padded to the longest, or on to the next of `steps`."""
-    parts = [lengths[at : at + ROWS] for at in range(0, len(lengths), ROWS)]
-    return [Batch(part, next((s for s in steps if s >= part.max()), int(part.max()))) for part in parts]
+    return [Batch(rows, next((s for s in steps if s >= rows.max()), int(rows.max()))) for rows in by_rows(lengths)]
 
 
 def classes(lengths: Lengths, steps: Sequence[int]) -> dict[int, Lengths]:
@@ -56,8 +60,7 @@ def classes(lengths: Lengths, steps: Sequence[int]) -> dict[int, Lengths]:
 
 def by_length(lengths: Lengths, steps: Sequence[int]) -> list[Batch]:
     """Rows of one class together."""
-    groups = classes(lengths, steps).items()
-    return [Batch(rows[at : at + ROWS], size) for size, rows in groups for at in range(0, len(rows), ROWS)]
+    return [Batch(rows, size) for size, group in classes(lengths, steps).items() for rows in by_rows(group)]
 
 
 def packed(lengths: Lengths, budget: int) -> list[Batch]:
@@ -72,74 +75,68 @@ def packed(lengths: Lengths, budget: int) -> list[Batch]:
 
 
 class Player:
-    """Runs batches, with a program for each distinct shape."""
+    """Runs batches, with a program for each distinct shape that is kept for all plans."""
 
     def __init__(self, bench: Bench, model: Encoder) -> None:
-        self._bench, self._model, self._power = bench, model, Power()
-        ids = np.random.default_rng(1).integers(1000, VOCABULARY, 2**15)  # tokens of the largest batch
-        self._ids = self._pinned(torch.from_numpy(ids))
+        self._bench, self._model = bench, model
+        self._pool = torch.cuda.graph_pool_handle() if bench.cuda else None
+        self._programs: dict[tuple[int, ...], Any] = {}
+        self._ids = self._pinned(np.random.default_rng(1).integers(1000, VOCABULARY, 2**15))  # of the largest batch
+        with torch.inference_mode():  # compiles the layers
+            self._program(Batch(np.full(2, POSITIONS), POSITIONS), graphs=False).compute()
 
     def play(self, cell: Cell, batches: Sequence[Batch], *, graphs: bool, least_s: float = LEAST_S) -> None:
         """Play all batches again and again for `least_s`, at most MOST_S; keep rows a second and joules for a row."""
-        steps, first = self._prepared(batches, graphs=graphs)
-        for step in first:
-            step()
+        programs = [self._program(batch, graphs=graphs) for batch in batches]
+        borders = np.zeros((len(batches), 1 + max(program.rows for program in programs)), np.int32)
+        for line, batch, program in zip(borders, batches, programs, strict=True):
+            rows = batch.lengths
+            parts = rows if batch.packed else np.stack([rows, batch.size - rows], 1).reshape(-1)  # tokens, padding
+            line[: program.rows + 1] = offsets_of(parts, program.rows)
+        pinned = self._pinned(borders)  # one buffer, as making one takes about a millisecond
+        steps = [(program, line[: program.rows + 1]) for program, line in zip(programs, pinned, strict=True)]
         self._bench.sync()
-        before, rows, took_s, began_s = self._power.read("TotalEnergyConsumption"), 0, 0.0, time.monotonic()
+        before, through, took_s, began_s = power("TotalEnergyConsumption"), 0, 0.0, time.monotonic()
         while took_s < least_s:
-            for step, count in steps:
-                step()
-                rows += count
+            for batch, (program, line) in zip(batches, steps, strict=True):
+                program.ids.copy_(self._ids[: program.tokens], non_blocking=True)
+                program.offsets.copy_(line, non_blocking=True)
+                program.compute()
+                through += len(batch.lengths)
                 if time.monotonic() - began_s > MOST_S:
                     break
             self._bench.sync()
             took_s = time.monotonic() - began_s
-        after = self._power.read("TotalEnergyConsumption")
-        cell |= {"rows_s": round(rows / took_s, 1), "seconds": round(took_s, 3), "through": rows}
+        after = power("TotalEnergyConsumption")
+        cell |= {"rows_s": round(through / took_s, 1), "seconds": round(took_s, 3), "through": through}
         if before is not None and after is not None:
-            cell["joules_row"] = round((after - before) / rows, 5)
+            cell["joules_row"] = round((after - before) / through, 5)
 
-    def _pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _pinned(self, array: NDArray[Any]) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
         return tensor.pin_memory() if self._bench.cuda else tensor
 
-    def _prepared(self, batches: Sequence[Batch], *, graphs: bool) -> tuple[list[Step], list[Callable[[], None]]]:
-        """A step for each batch, and one for each distinct shape, whose first run takes longer."""
-        together = [batch.lengths for batch in batches if batch.packed]
-        most = max(map(len, together), default=0)
-        longest = max((int(lengths.max()) for lengths in together), default=0)
-        programs: dict[tuple[bool, int, int], Any] = {}
-        steps: list[Step] = []
-        first: dict[tuple[bool, int, int], Callable[[], None]] = {}
-        for batch in batches:
-            rows = len(batch.lengths)
-            key = (batch.packed, batch.size, 0 if batch.packed else rows)
-            if key not in programs and batch.packed:
-                programs[key] = self._bench.packed(self._model, most, longest, batch.size)
-            elif key not in programs:
-                programs[key] = self._bench.padded(self._model, rows, batch.size, record=graphs)
-            program = programs[key]
-            borders = (
-                offsets_of(batch.lengths, program.rows) if batch.packed else padded_borders(batch.lengths, batch.size)
-            )
-            steps.append((functools.partial(self._step, program, self._pinned(torch.from_numpy(borders))), rows))
-            first.setdefault(key, steps[-1][0])
-        return steps, list(first.values())
-
-    def _step(self, program: Any, borders: torch.Tensor) -> None:
-        program.ids.copy_(self._ids[: program.tokens], non_blocking=True)
-        program.offsets.copy_(borders, non_blocking=True)
-        program.compute()
+    def _program(self, batch: Batch, *, graphs: bool) -> Any:
+        """The program of a batch's shape. A graph has run once, as its first run takes longer."""
+        rows = len(batch.lengths)
+        sizes = packed_sizes(batch.lengths, batch.size) if batch.packed else (rows, batch.size)
+        if (graphs, *sizes) not in self._programs:
+            program: Any = (PackedProgram if batch.packed else PaddedProgram)(self._model, *sizes)
+            if graphs:
+                self._bench.recorded(program, self._pool).compute()
+            self._programs[graphs, *sizes] = program
+        return self._programs[graphs, *sizes]
 
 
 def both(player: Player, lengths: Lengths, steps: Sequence[int], budget: int) -> list[Batch]:
     """Each class padded or packed, whichever was quicker in a trial."""
     chosen, rest = [], [lengths[:0]]
     for size, rows in classes(lengths, steps).items():
-        rates = []
-        for way in (by_length(rows[:256], (size,)), packed(rows[:256], budget)):
+        some, rates = rows[: 4 * budget // size], []
+        for way in (by_length(some, (size,)), packed(some, budget)):
             trial: Cell = {"rows_s": 0.0}
-            if way:
-                player.play(trial, way, graphs=True, least_s=0.05)
+            if full := way[:-1]:
+                player.play(trial, full, graphs=True, least_s=0.05)
             rates.append(trial["rows_s"])
         if rates[0] > rates[1]:
             chosen += by_length(rows, (size,))
@@ -155,7 +152,7 @@ def run(bench: Bench) -> None:
     shape, count, least_s = ("tiny", 120, 0.1) if bench.dry else ("bert-base", 20_000, LEAST_S)
     steps8, steps16 = range(64, POSITIONS + 1, 64), range(32, POSITIONS + 1, 32)
     budgets = (512,) if bench.dry else BUDGETS
-    player, cells = Player(bench, bench.model(shape, compiled=None if bench.dry else True)), list[Cell]()
+    player = Player(bench, bench.model(shape, compiled=None if bench.dry else True))
     plans: dict[str, Callable[[Lengths], list[Batch]]] = {
         "fifo32": fifo,
         "lengths8": lambda rows: by_length(rows, steps8),
@@ -164,20 +161,14 @@ def run(bench: Bench) -> None:
         "both": lambda rows: both(player, rows, steps16, budgets[-1]),
         "fifo32-graphs": lambda rows: fifo(rows, steps16),
     }
-    rows = {mix: draw(count) for mix, draw in common.mixes(9).items()}
+    rows = common.mixes(count, seed=9)
+
+    def measure(cell: Cell) -> None:
+        lengths = rows[cell["mix"]]
+        batches = plans[cell["plan"]](lengths)
+        cell |= {"rows": count, "tokens": int(lengths.sum()), "batches": len(batches)}
+        player.play(cell, batches, graphs=cell["plan"] != "fifo32", least_s=least_s)
+        cell["tflops"] = common.useful_tflops(shape, lengths, 1e3 * count / cell["rows_s"])
+
     for mix, plan in itertools.product(("mix", "tweets", "rag"), plans):
-        if not bench.room("plan"):
-            return
-        lengths = rows[mix]
-
-        def measure(cell: Cell, lengths: Lengths = lengths) -> None:
-            batches = plans[cell["plan"]](lengths)
-            cell["batches"] = len(batches)
-            player.play(cell, batches, graphs=cell["plan"] != "fifo32", least_s=least_s)
-            work = common.architecture(shape).flops(lengths.astype(np.float64)) / count
-            cell["tflops"] = round(work * cell["rows_s"] / 1e12, 2)
-
-        about: Cell = {"shape": shape, "mix": mix, "plan": plan, "rows": count, "tokens": int(lengths.sum())}
-        bench.cell("plan", cells, lambda: bench.save(FILE, cells), about, measure)
-        if bench.cuda:
-            torch.cuda.empty_cache()
+        bench.cell("plan", {"shape": shape, "mix": mix, "plan": plan}, measure)

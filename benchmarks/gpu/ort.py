@@ -18,10 +18,9 @@ from arlo.compile.steps.cleanup import cleanup_step
 from arlo.compile.steps.export import export_step
 from arlo.compile.steps.resolve import resolve
 from arlo.templates.onnxruntime.session import CUDA, Session
-from benchmarks.gpu.bench import EMBEDDING, POSITIONS, SEED, SHAPES, VOCABULARY, Bench, Cell
-from benchmarks.gpu.table import LENGTHS
+from benchmarks.gpu import LENGTHS, SHAPES, Cell
+from benchmarks.gpu.bench import EMBEDDING, POSITIONS, SEED, VOCABULARY, Bench
 
-FILE = "ort.json"
 ROWS = (1, 8, 12, 32)
 
 
@@ -45,16 +44,14 @@ def graph(work: Path, bench: Bench, shape: str) -> Path:
 def run(bench: Bench) -> None:
     """Write ort.json; where ONNX Runtime has no CUDA, the only cell is `skipped`, with the reason."""
     if not bench.dry and CUDA not in onnxruntime.get_available_providers():
-        bench.save(FILE, [{"skipped": f"ONNX Runtime {onnxruntime.__version__} here has no {CUDA}"}])
+        bench.found = [{"skipped": f"ONNX Runtime {onnxruntime.__version__} here has no {CUDA}"}]
+        bench.save()
         return
     shape, lengths, counts = ("tiny", (16,), (1, 8)) if bench.dry else ("bert-base", LENGTHS, ROWS)
-    cells: list[Cell] = []
     with tempfile.TemporaryDirectory() as folder:
         path = graph(Path(folder), bench, shape)
         session: Session
         for length, rows in ((length, rows) for length in lengths for rows in counts):
-            if not bench.room("ort"):
-                return
 
             def measure(cell: Cell, length: int = length, rows: int = rows) -> None:
                 nonlocal session
@@ -65,5 +62,4 @@ def run(bench: Bench) -> None:
                 cell["host_ms"] = bench.time_ms(lambda: session.run([EMBEDDING], tensors), clock=True)
                 cell["note"] = session.note
 
-            about: Cell = {"shape": shape, "length": length, "rows": rows}
-            bench.cell("ort", cells, lambda: bench.save(FILE, cells), about, measure)
+            bench.cell("ort", {"shape": shape, "length": length, "rows": rows}, measure)

@@ -5,17 +5,15 @@
     packed_fifo            benchmarks/peers/servers/packed_fifo.py: one queue, 16,384 packed tokens at a time
     triton                 `arlo serve` that passes rows on; Triton's own dynamic batcher over the dynamic kind
 
-All have the same kernels and the same rows (`mix`). Those of one runtime start together, as an idle one takes nothing,
-and are measured one after the other: first too many rows, to see the most that a server does, then bisection around
-that, then 1.3 times the rate that was found. The simulator repeats Arlo's runs by the latencies of the stage `table`,
-which must be there; what a row takes besides is measured with single rows.
+All have the same kernels and the same rows (`mix`). Servers of one runtime start together and are measured in turn: too
+many rows, to see the most that a server does, bisection around that, then 1.3 times the rate that was found. The
+simulator repeats Arlo's runs by the latencies in table.json; what a row takes besides is measured with single rows.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import json
 import shutil
 import sys
@@ -27,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from arlo.catalog.manifest import LatencyPoint, Runtime
 from arlo.compile.engines.interface import EngineSettings, get_engine
 from arlo.compile.engines.torch import PACKED_FROM
 from arlo.compile.repository.triton_config import config_text, model_code
@@ -40,12 +37,12 @@ from arlo.simulator.scenario.file import ScenarioConfig
 from arlo.simulator.scenario.sections import ClusterSection, DispatchSection, RunSection, WorkloadSection
 from arlo.traces import Trace
 from benchmarks.batches_served import Beyond, serving, trace_of, twin
-from benchmarks.gpu.bench import POSITIONS, Bench, Cell, mixes, model_folder
-from benchmarks.gpu.profiles import manifest
+from benchmarks.gpu import Cell
+from benchmarks.gpu.bench import POSITIONS, Bench, mixes, model_folder
+from benchmarks.gpu.profiles import Latency, manifest, runtime
 from benchmarks.harness import Program
 from benchmarks.peers.search import SHARE, Search
 
-FILE = "serve.json"
 NAME, MIX, SLO_MS = "bench", "mix", 100.0
 LENGTHS = tuple(range(64, POSITIONS + 1, 64))
 ROWS, PACKED_ROWS = 32, 256  # of a batch
@@ -58,18 +55,17 @@ RATES, STEP_S, OVER, FRONTS, CHANNELS = 15, 4.0, 1.3, 8, 80  # RATES: of which b
 DRY_ROWS_S = 100.0  # what a busy CPU answers on time
 
 
-def points(table: Sequence[Cell], shape: str, kinds: Sequence[str]) -> tuple[LatencyPoint, ...]:
-    """Latencies of batches by their longest row, from the cells of the stage `table`.
+def latency_of(table: Sequence[Cell], shape: str, kinds: Sequence[str]) -> Latency:
+    """Latencies of batches as the gateway knows them, by longest row and rows, from the cells of the stage `table`.
 
-    The gateway knows batches by rows and their longest row only. Of packed ones the other rows are taken to have the
-    mean length of the mix.
+    In packed batches the other rows are taken to have the mean length of the mix.
     """
     cells = [cell for cell in table if cell["shape"] == shape and "host_ms" in cell]
     static = {(c["length"], c["rows"]): c["host_ms"] for c in cells if c["kind"] == "static"}
     buckets = {c["tokens"]: c["host_ms"] for c in cells if c["kind"] == "packed" and c["mix"] == MIX}
     if not static or not buckets:
         raise ValueError(f"table.json has no latencies of {shape}: run the stage `table` first")
-    mean, most = float(mixes(9)[MIX](10_000).mean()), max(buckets)
+    mean, most = float(mixes(10_000, seed=9)[MIX].mean()), max(buckets)
 
     def packed_ms(length: int, rows: int) -> float:
         live = length + (rows - 1) * min(mean, length)
@@ -77,19 +73,16 @@ def points(table: Sequence[Cell], shape: str, kinds: Sequence[str]) -> tuple[Lat
         last = min(ms for tokens, ms in buckets.items() if tokens >= rest) if rest else 0.0
         return float(whole * buckets[most] + last)
 
-    found: dict[tuple[int, int], float] = {}
+    found: Latency = {}
     for length in sorted({length for length, _ in static}):
         for rows in sorted({rows for _, rows in static} | {PACKED_ROWS // 2, PACKED_ROWS}):
             packs = "packed" in kinds and (kinds == ("packed",) or length * rows >= PACKED_FROM["cuda"])
             if packs or (length, rows) in static:
                 found[length, rows] = packed_ms(length, rows) if packs else static[length, rows]
-    return tuple(
-        LatencyPoint(length=length, batch=rows, latency_us=max(1, round(1000 * ms)))
-        for (length, rows), ms in found.items()
-    )
+    return found
 
 
-def write_repository(path: Path, bench: Bench, shape: str, server: str, latency: tuple[LatencyPoint, ...]) -> None:
+def write_repository(path: Path, bench: Bench, shape: str, server: str, latency: Latency) -> None:
     """A Triton repository of the torch engine, with weights that are drawn when it is loaded."""
     kinds, rows = KINDS[server], PACKED_ROWS if "packed" in KINDS[server] else ROWS
     engine = get_engine("torch", EngineSettings(precision=bench.precision, device=bench.device, kinds=kinds))  # type: ignore[arg-type]
@@ -98,19 +91,9 @@ def write_repository(path: Path, bench: Bench, shape: str, server: str, latency:
     if server == "static":
         about = {"max_batch": rows, "shape": "static"}
         specs = [RuntimeSpec(name=f"{NAME}_len{length}", max_length=length, **about) for length in LENGTHS]
+    about = {"max_batch": rows, "precision": bench.precision, "device": bench.device, "kinds": kinds}
     runtimes = [
-        Runtime(
-            name=spec.name,
-            max_length=spec.max_length,
-            max_batch=rows,
-            dynamic=spec.dynamic,
-            engine="torch",
-            precision=bench.precision,
-            device=bench.device,
-            latency=of(latency, spec, rows),
-            profiles=spec.profiles,
-            kinds=kinds,
-        )
+        runtime(spec.name, latency, max_length=spec.max_length, dynamic=spec.dynamic, profiles=spec.profiles, **about)
         for spec in specs
     ]
     made = manifest(NAME, shape, runtimes)
@@ -122,15 +105,6 @@ def write_repository(path: Path, bench: Bench, shape: str, server: str, latency:
         for file in model_code("torch"):
             shutil.copy(file, version)
     made.save(path)
-
-
-def of(latency: Sequence[LatencyPoint], spec: RuntimeSpec, rows: int) -> tuple[LatencyPoint, ...]:
-    """The latencies of a runtime: a static one's are those of the next length that was measured."""
-    known = [point for point in latency if point.batch <= rows]
-    if spec.dynamic:
-        return tuple(known)
-    next_one = min(point.length for point in known if point.length >= spec.max_length)
-    return tuple(dataclasses.replace(p, length=spec.max_length) for p in known if p.length == next_one)
 
 
 @contextlib.contextmanager
@@ -184,15 +158,12 @@ def offer(endpoint: str, trace: Trace) -> Cell:
 
 def traffic(repository: Path, rate: float, seconds: float, workers: int) -> tuple[Any, Trace]:
     """The simulator's scenario of Arlo on a repository, and its arrivals, which every server gets."""
-    bundled = repository.parent.name.startswith("static")
-    scheme: Cell = {"bundle": "all"} if bundled else {"scheme": "dt"}
-    cluster = ClusterSection(
-        workers=workers, profile=str(repository), slo_ms=SLO_MS, max_batch=ROWS if bundled else None, **scheme
-    )
+    static = repository.parent.name.startswith("static")
+    scheme: Cell = {"bundle": "all", "max_batch": ROWS} if static else {"scheme": "dt"}
     config = ScenarioConfig(
         run=RunSection(seed=1),
         workload=WorkloadSection(arrivals="poisson", rate=rate, duration_s=seconds, length=MIX),
-        cluster=cluster,
+        cluster=ClusterSection(workers=workers, profile=str(repository), slo_ms=SLO_MS, **scheme),
         dispatch=DispatchSection(policy="late", batching="deadline"),
     )
     made = build(config).scenario
@@ -241,9 +212,8 @@ def simulated(cell: Cell, endpoint: str, repository: Path, rates: Sequence[float
 def run(bench: Bench) -> None:
     """Write serve.json, a cell for each server."""
     shape = "tiny" if bench.dry else "bert-large"
-    table = json.loads((bench.out / "table.json").read_text())
+    table = json.loads(bench.results.with_name("table.json").read_text())
     order = DRY if bench.dry else (*ORDER, *([TWO] if bench.left_s > TWO_S else []))
-    cells: list[Cell] = []
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="arlo-kit-")))
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor())
@@ -251,10 +221,10 @@ def run(bench: Bench) -> None:
         for (server, _), folder in folders.items():
             folder.mkdir()
             if server in KINDS:
-                write_repository(folder / "repository", bench, shape, server, points(table, shape, KINDS[server]))
-        cost = {point.length: point.latency_us / point.batch for point in points(table, shape, ("static",))}
+                write_repository(folder / "repository", bench, shape, server, latency_of(table, shape, KINDS[server]))
+        cost = {length: ms / rows for (length, rows), ms in latency_of(table, shape, ("static",)).items()}
         lengths = traffic(folders["static", 1] / "repository", 1000.0, 1.0, 1)[1].length
-        estimate = 1e6 / float(np.interp(lengths, sorted(cost), [cost[length] for length in sorted(cost)]).mean())
+        estimate = 1e3 / float(np.interp(lengths, list(cost), list(cost.values())).mean())
 
         def started(server: str, workers: int) -> str:
             if server == "packed_fifo":
@@ -264,8 +234,6 @@ def run(bench: Bench) -> None:
         endpoints = {each: pool.submit(started, *each) for each in order if each[0] != "static"}
         concurrent.futures.wait(endpoints.values(), timeout=0.6 * bench.left_s)
         for server, workers in order:
-            if not bench.room("server"):
-                return
 
             def one(cell: Cell) -> None:
                 key = cell["server"], cell["workers"]
@@ -275,4 +243,4 @@ def run(bench: Bench) -> None:
                 measure(cell, endpoints[key].result(timeout=max(1.0, bench.left_s)), bench, own, estimate)
 
             about: Cell = {"server": server, "shape": shape, "workers": workers, "mix": MIX, "slo_ms": SLO_MS}
-            bench.cell("server", cells, lambda: bench.save(FILE, cells), about, one)
+            bench.cell("server", about, one)

@@ -11,79 +11,76 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from arlo.templates.torch.encoder import Encoder, layout_of
+from arlo.templates.torch.session import PackedProgram, PaddedProgram
+from benchmarks.gpu import BUCKETS, LENGTHS, ROWS, Cell
 from benchmarks.gpu import bench as common
-from benchmarks.gpu.bench import EMBEDDING, POSITIONS, VOCABULARY, Bench, Cell, Lengths, filled, offsets_of
+from benchmarks.gpu.bench import EMBEDDING, POSITIONS, VOCABULARY, Bench, Lengths, filled, offsets_of
 
-FILE = "table.json"
-LENGTHS, ROWS = (16, 32, 64, 128, 192, 256, 384, 512), (1, 8, 32)
 GRID, GRID_ROWS = (16, *range(32, 513, 32)), (1, 2, 4, 8, 16, 32, 64)
 CORNERS = (16, 64, 128, 256, 384, 512)
-BUCKETS, FEW_BUCKETS = (256, 512, 1024, 2048, 4096, 8192, 16384), (512, 4096, 16384)
+FEW_BUCKETS = (512, 4096, 16384)
 MODES = {"eager": None, "compiled": False}  # how layers are compiled; for any shape (True) in all other kinds
-GIVE_UP = 3  # failures one after the other, of a section
+GIVE_UP = 3
 
 Host = Callable[[], torch.Tensor]
 
 
 class Table:
-    """The cells so far. A section leaves out what is measured, and ends when the time does."""
+    """Measures cells, but none a second time, and none of a shape and kind that failed GIVE_UP times running."""
 
     def __init__(self, bench: Bench) -> None:
-        self._bench, self._cells, self._seen = bench, list[Cell](), set[tuple[object, ...]]()
-        self._models: dict[tuple[str, str], Encoder] = {}
+        self._bench, self._made = bench, functools.cache(bench.model)
 
-    def padded(self, shape: str, kind: str, lengths: Iterable[int], rows: Sequence[int]) -> None:
-        """Cells of padded rows."""
-        self._section(({"shape": shape, "kind": kind, "length": n, "rows": r}, None) for n in lengths for r in rows)
+    def padded(self, shape: str, kind: str, lengths: Sequence[int], rows: Sequence[int]) -> None:
+        """Cells of padded rows, which are full."""
+        for length, count in itertools.product(lengths, rows):
+            self._cell({"shape": shape, "kind": kind, "length": length, "rows": count}, np.full(count, length))
 
     def packed(self, shape: str, kind: str, buckets: Sequence[int]) -> None:
         """Cells of packed rows by bucket and mix. Rows of one length and half a bucket are for the fit of the cost."""
         for tokens in buckets:
-            batches = {mix: filled(draw(tokens), tokens) for mix, draw in common.mixes(tokens).items()}
+            batches = {mix: filled(rows, tokens) for mix, rows in common.mixes(tokens, seed=tokens).items()}
             batches |= {f"fixed:{n}": np.full(tokens // n, n) for n in (16, POSITIONS) if n <= tokens}
-            batches["half"] = filled(common.mixes(tokens)["mix"](tokens), tokens // 2)
-            about = {"shape": shape, "kind": kind, "tokens": tokens}
-            self._section((about | {"mix": mix, **_counted(rows)}, rows) for mix, rows in batches.items())
+            batches["half"] = filled(batches["mix"], tokens // 2)
+            for mix, rows in batches.items():
+                about = {"shape": shape, "kind": kind, "tokens": tokens, "mix": mix, "live": int(rows.sum())}
+                self._cell(about | {"rows": len(rows), "squares": int(np.square(rows).sum())}, rows)
 
-    def _section(self, wanted: Iterable[tuple[Cell, Lengths | None]]) -> None:
-        bench, failed = self._bench, 0
-        for about, lengths in wanted:
-            key = tuple(about.get(name) for name in ("shape", "kind", "length", "rows", "tokens", "mix"))
-            room = f"{about['shape']} {about['kind']}"
-            if key in self._seen:
-                continue
-            if failed == GIVE_UP or not bench.room(room):
-                return
-            self._seen.add(key)
+    def _cell(self, about: Cell, lengths: Lengths) -> None:
+        name = f"{about['shape']} {about['kind']}"
+        before = [cell for cell in self._bench.cells if f"{cell['shape']} {cell['kind']}" == name]
+        failures = sum("error" in cell for cell in before[-GIVE_UP:])
+        if failures == GIVE_UP or any(about.items() <= cell.items() for cell in before):
+            return
 
-            def measure(cell: Cell, lengths: Lengths | None = lengths) -> None:
-                full = np.full(cell["rows"], cell.get("length", 0)) if lengths is None else lengths
-                self._times(cell, *(self._padded(cell) if lengths is None else self._packed(cell, full)))
-                cell["tflops"] = common.useful_tflops(cell["shape"], full, cell["graph_ms"])
+        def measure(cell: Cell) -> None:
+            self._times(cell, *(self._packed(cell, lengths) if "tokens" in cell else self._padded(cell)))
+            cell["tflops"] = common.useful_tflops(cell["shape"], lengths, cell["graph_ms"])
 
-            found = bench.cell(room, self._cells, lambda: bench.save(FILE, self._cells), about, measure)
-            failed = failed + 1 if "error" in found else 0
+        self._bench.cell(name, about, measure)
 
     def _padded(self, cell: Cell) -> tuple[Callable[[], object], Host | None]:
         rows, length = cell["rows"], cell["length"]
-        model, ids = self._model(cell["shape"], cell["kind"]), _ids(rows, length)
+        model, ids = self._model(cell), _ids(rows, length)
         if cell["kind"] == "static":
-            program, real = self._bench.padded(model, rows, length), np.full(rows, length)
+            program, real = self._bench.recorded(PaddedProgram(model, rows, length)), np.full(rows, length)
             return program.compute, lambda: program.of_rows(ids, None, real)(EMBEDDING)
         there = torch.from_numpy(ids).to(self._bench.device)
         return lambda: model.answers_padded(model.padded(there, None), None), None
 
     def _packed(self, cell: Cell, lengths: Lengths) -> tuple[Callable[[], object], Host | None]:
-        bench, model = self._bench, self._model(cell["shape"], cell["kind"].removeprefix("packed-"))
+        bench, model = self._bench, self._model(cell)
         if cell["kind"] == "packed":
-            program = bench.packed(model, len(lengths), int(lengths.max()), cell["tokens"])
+            program = bench.recorded(PackedProgram(model, *common.packed_sizes(lengths, cell["tokens"])))
             live, borders = _ids(cell["live"]), offsets_of(lengths, len(lengths))
             program.of_tokens(live, None, borders)
             return program.compute, lambda: program.of_tokens(live, None, borders)(EMBEDDING)
@@ -109,17 +106,9 @@ class Table:
         if host is not None:
             cell["host_ms"] = bench.time_ms(lambda: host().cpu().numpy(), clock=True)
 
-    def _model(self, shape: str, kind: str) -> Encoder:
-        kind = kind if kind in MODES else "dynamic"
-        if (shape, kind) not in self._models:
-            self._models = {key: model for key, model in self._models.items() if key[0] == shape}
-            compiled = None if self._bench.dry and kind != "compiled" else MODES.get(kind, True)
-            self._models[shape, kind] = self._bench.model(shape, compiled=compiled)
-        return self._models[shape, kind]
-
-
-def _counted(rows: Lengths) -> Cell:
-    return {"live": int(rows.sum()), "rows": len(rows), "squares": int(np.square(rows).sum())}
+    def _model(self, cell: Cell) -> Encoder:
+        compiled = MODES.get(cell["kind"].removeprefix("packed-"), True)
+        return self._made(cell["shape"], compiled=None if self._bench.dry and compiled else compiled)
 
 
 def _ids(*shape: int) -> Lengths:

@@ -1,13 +1,11 @@
 """Lays the parts of the offline kit out as the folders that unpack.sh expects; pack.sh calls it.
 
-usage: pack.py PART OUT WHEEL...       OUT becomes what unpack.sh lays over a virtual environment of Python 3.12
-       pack.py top FOLDER...           the files that weigh most, and what each weighs compressed by itself
+usage: pack.py PART OUT WHEEL...       the new folder OUT becomes what unpack.sh lays over an environment of Python 3.12
 """
 
 from __future__ import annotations
 
 import ctypes
-import lzma
 import re
 import shutil
 import stat
@@ -24,11 +22,9 @@ SITE = f"lib/python{PYTHON}/site-packages"
 NOT_STRIPPED = ("libtriton_python.so",)  # arlo/workers/triton/preload.py knows it by its hash
 BYTECODE_OR_TESTS = re.compile(r"\.pyc$|/(tests?|testing)/")
 
-# --- wheels -----------------------------------------------------------------------------------------------------------
-
 
 def install(wheel: Path, prefix: Path, *, wanted: re.Pattern[str] | None = None) -> None:
-    """Put a wheel's files where pip would; console scripts are left to unpack.sh."""
+    """Put a wheel's files where pip would; unpack.sh writes console scripts."""
     with zipfile.ZipFile(wheel) as archive:
         for info in archive.infolist():
             name = info.filename
@@ -46,11 +42,9 @@ def install(wheel: Path, prefix: Path, *, wanted: re.Pattern[str] | None = None)
 def strip(prefix: Path) -> None:
     """Take symbols away that nothing at run time asks for."""
     for path in sorted(prefix.rglob("*")):
-        if path.is_file() and not path.is_symlink() and path.name not in NOT_STRIPPED:
-            with path.open("rb") as file:
-                elf = file.read(4) == b"\x7fELF"
-            if elf:
-                subprocess.run(("strip", "--strip-unneeded", str(path)), check=True)
+        stripped = path.is_file() and not path.is_symlink() and path.name not in NOT_STRIPPED
+        if stripped and path.read_bytes().startswith(b"\x7fELF"):
+            subprocess.run(("strip", "--strip-unneeded", str(path)), check=True)
 
 
 def arlo(prefix: Path, wheels: list[Path]) -> None:
@@ -61,7 +55,6 @@ def arlo(prefix: Path, wheels: list[Path]) -> None:
 
 
 # --- Triton -----------------------------------------------------------------------------------------------------------
-
 TRITON = re.compile(
     r"^nvidia_pytriton\.libs/(?!libpython)"  # of the stub for Python 3.13 only
     r"|^pytriton/__init__\.py$"
@@ -89,7 +82,6 @@ def triton(prefix: Path, wheels: list[Path]) -> None:
 
 
 # --- ONNX Runtime for one GPU architecture ----------------------------------------------------------------------------
-
 ARCHITECTURE, OTHER = 90, 75  # kept; one that the GPU's driver does not take
 ORT = re.compile(r"^onnxruntime/(__init__\.py|LICENSE|capi/|transformers/__init__)|\.dist-info/(METADATA|licenses/)")
 NOT_ORT = ("libonnxruntime.so.*", "libonnxruntime_providers_tensorrt.so")  # for C programs; TensorRT is not there
@@ -119,7 +111,7 @@ def entries(section: memoryview) -> Iterator[tuple[int, int, int, int]]:
 
 
 def kernels(zstd: ctypes.CDLL, section: memoryview, entry: tuple[int, int, int, int]) -> list[str]:
-    """The kernels in an entry: its sections .text.NAME, demangled."""
+    """The kernels in an entry, which are its sections .text.NAME, demangled."""
     start, head, code, _ = entry
     packed, whole = struct.unpack_from("<I", section, start + 16)[0], struct.unpack_from("<Q", section, start + 56)[0]
     elf = bytes(section[start + head : start + head + (packed or code)])
@@ -128,17 +120,8 @@ def kernels(zstd: ctypes.CDLL, section: memoryview, entry: tuple[int, int, int, 
         if zstd.ZSTD_decompress(buffer, ctypes.c_size_t(whole), elf, ctypes.c_size_t(len(elf))) != whole:
             raise ValueError(f"GPU code at {start:#x} is not compressed by zstd")
         elf = buffer.raw
-    table = struct.unpack_from("<Q", elf, 0x28)[0]
-    width, count, names = struct.unpack_from("<HHH", elf, 0x3A)
-    base = struct.unpack_from("<Q", elf, table + names * width + 24)[0]
-    found = []
-    for row in range(count):
-        name = base + struct.unpack_from("<I", elf, table + row * width)[0]
-        text = elf[name : elf.index(b"\0", name)].decode()
-        if text.startswith(".text."):
-            found.append(text[6:])
-    listed = subprocess.run(("c++filt",), input="\n".join(found), capture_output=True, text=True, check=True).stdout
-    return listed.split("\n")[: len(found)]
+    found = sorted({name.decode() for name in re.findall(rb"\.text\.([^\0]+)\0", elf)})
+    return subprocess.run(("c++filt", *found), capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def cut(library: Path) -> None:
@@ -156,22 +139,16 @@ def cut(library: Path) -> None:
     section = memoryview(data)[offset : offset + size]
     zstd = ctypes.CDLL("libzstd.so.1")
     zstd.ZSTD_decompress.restype = ctypes.c_size_t
-    kept = gone = other = 0
     for entry in entries(section):
         start, head, code, architecture = entry
-        ours = architecture == ARCHITECTURE
-        names = kernels(zstd, section, entry) if ours else []
-        if ours and not (names and all(NO_ENCODER.search(name) for name in names)):
-            kept += code
-            continue
-        gone, other = (gone + code, other) if ours else (gone, other + code)
-        section[start + head : start + head + code] = bytes(code)
-        if ours:
+        if architecture == ARCHITECTURE:
+            names = kernels(zstd, section, entry)
+            if not names or not all(NO_ENCODER.search(name) for name in names):
+                continue
             struct.pack_into("<I", section, start + 28, OTHER)
+        section[start + head : start + head + code] = bytes(code)
     section.release()
     library.write_bytes(data)
-    print(f"   GPU code: {kept / 1e6:.1f} MB kept, {gone / 1e6:.1f} MB of kernels that encoders do not call and "
-          f"{other / 1e6:.1f} MB of other architectures zeroed", file=sys.stderr)  # fmt: skip
 
 
 def ort(prefix: Path, wheels: list[Path]) -> None:
@@ -186,28 +163,10 @@ def ort(prefix: Path, wheels: list[Path]) -> None:
     cut(prefix / "ort" / "onnxruntime" / "capi" / "libonnxruntime_providers_cuda.so")
 
 
-# --- weights ----------------------------------------------------------------------------------------------------------
-
-
-def top(folders: list[Path], *, count: int = 8) -> None:
-    """Print the heaviest files."""
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    files.sort(key=lambda path: -path.stat().st_size)
-    weighed = [(len(lzma.compress(path.read_bytes(), preset=1)), path) for path in files[: 3 * count]]
-    for packed, path in sorted(weighed, key=lambda each: -each[0])[:count]:
-        print(f"   {packed / 1e6:6.2f} MB of {path.stat().st_size / 1e6:6.1f} MB  {path.name}")
-
-
 def main(words: list[str]) -> None:
     """See the module's text."""
-    paths = [Path(word) for word in words[1:]]
-    if words[0] == "top":
-        top(paths)
-        return
-    if paths[0].exists():
-        shutil.rmtree(paths[0])
-    paths[0].mkdir(parents=True)
-    {"arlo": arlo, "triton": triton, "ort": ort}[words[0]](paths[0], paths[1:])
+    part, out, *wheels = words
+    {"arlo": arlo, "triton": triton, "ort": ort}[part](Path(out), [Path(wheel) for wheel in wheels])
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 # Arlo, Triton's server with its Python backend, ONNX Runtime for CUDA 13 and one architecture. benchmarks/gpu/offline/
 # unpack.sh unpacks it there. Python 3.12 there has PyTorch, transformers, numpy, grpcio, protobuf and onnx already.
 # What is fetched is pinned by version and SHA-256; what was packed before is reused, from ~/.cache/arlo/gpu-kit.
-# usage: benchmarks/gpu/offline/pack.sh [--out DIR] [--without PART]... [--wheel FILE]
-#   --without PART  leaves out arlo, triton or ort     --wheel FILE  this wheel of Arlo, for Python 3.12; default: one is built
+# usage: benchmarks/gpu/offline/pack.sh [--without PART]...     PART: arlo, triton or ort
 # Fails where kit and checkout, which travels too, are more than 66 MB together.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,18 +12,12 @@ limit=66000000
 parts=(arlo triton ort)
 compress="--x86 --lzma2=preset=9e,dict=64MiB"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/arlo/gpu-kit
-out=$root/.gpu-kit wheel= without=' '
+out=$root/.gpu-kit without=' '
 
-usage() { sed -n '/^# usage/,/^# Fails/s/^# //p' "$0" >&2; exit 2; }
 while [ $# -gt 0 ]; do
-  case $1 in
-    --out) out=$(realpath -m "${2:?}"); shift 2 ;;
-    --wheel) wheel=$(realpath -e "${2:?}"); shift 2 ;;
-    --without)
-      [[ " ${parts[*]} " == *" ${2:-} "* ]] || { echo "--without ${2:-}: there are ${parts[*]}" >&2; exit 2; }
-      without+="$2 "; shift 2 ;;
-    *) usage ;;
-  esac
+  [[ $1 == --without && " ${parts[*]} " == *" ${2:-} "* ]] || { sed -n 's/^# usage: //p' "$0" >&2; exit 2; }
+  without+="$2 "
+  shift 2
 done
 cd "$root"
 for tool in gcc strip readelf c++filt xz tar sha256sum; do
@@ -50,7 +43,7 @@ fetched() {
   local name version sum folder
   read -r name version sum < <(grep "^$1 " <<<"$pins")
   folder=$cache/wheels/$sum
-  if ! { [ -d "$folder" ] && sha256sum --quiet -c <<<"$sum  $(echo "$folder"/*.whl)" >&2; }; then
+  if ! sha256sum --quiet -c <<<"$sum  $(echo "$folder"/*.whl)" >/dev/null 2>&1; then
     rm -rf "$folder"
     echo "== fetching $name $version" >&2
     $python -m pip --disable-pip-version-check download --quiet --no-deps --require-hashes --dest "$folder" \
@@ -64,11 +57,10 @@ fetched() {
 # What Arlo's wheel is made of, as one line.
 sources() {
   git ls-files -z -co --exclude-standard -- arlo compile simulator traces triton_repo/templates src proto cmake CMakeLists.txt \
-    pyproject.toml README.md LICENSE tools/wheel.sh | while IFS= read -r -d '' file; do
-      [ -f "$file" ] && printf '%s\0' "$file"; done | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+    pyproject.toml README.md LICENSE tools/wheel.sh | xargs -0 sha256sum 2>/dev/null | sha256sum  # some are deleted
 }
 
-built() { # the newest wheel of Arlo for 3.12 and later, built from the checkout
+built() {  # the newest wheel of Arlo for 3.12 and later, built from the checkout
   local version
   for version in 3.12 3.13 3.14; do
     PYTHONS=$version nice tools/wheel.sh .venv >"$cache/wheel.log" 2>&1 || { tail -n 30 "$cache/wheel.log" >&2; return 1; }
@@ -77,55 +69,44 @@ built() { # the newest wheel of Arlo for 3.12 and later, built from the checkout
   ls -t dist/arlo_serve-*-cp312-abi3-*.whl | sed -n 1p
 }
 
-# Packs part $1, whose inputs $2 names, from the wheels that the command behind them prints; or takes it from the cache.
+wheels() {  # the files that a part is made of
+  case $1 in
+    arlo) built && fetched tritonclient && fetched prometheus_client && fetched python-rapidjson ;;
+    triton) fetched nvidia-pytriton ;;
+    ort) fetched onnxruntime-gpu ;;
+  esac
+}
+
+# Packs part $1, made of what $2 describes where that is not pinned; or takes it from the cache.
 part() {
   local name=$1 key archive files
-  key=$(printf '%s\n' "$2" "$compress" "$(sha256sum <"$here/pack.py")" "$(declare -f "$3")$pins" | sha256sum | cut -c1-16)
-  shift 2
+  key=$(printf '%s\n' "$2" "$compress" "$(sha256sum <"$here/pack.py")" "$(declare -f wheels)$pins" | sha256sum | cut -c1-16)
   archive=$cache/$name-$key.tar.xz
   if [ ! -f "$archive" ]; then
     echo "== packing $name" >&2
     scratch=$(mktemp -d "$cache/scratch.XXXXXX")
-    files=$("$@") || exit 1
+    files=$(wheels "$name") || exit 1
     nice $python "$here/pack.py" "$name" "$scratch/tree" $files
-    du -sb "$scratch/tree" | cut -f1 >"$scratch/size"
-    nice $python "$here/pack.py" top "$scratch/tree" >"$scratch/top"
     rm -f "$cache/$name"-*
     tar -C "$scratch/tree" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - . |
       nice xz $compress >"$scratch/archive"
-    mv "$scratch/size" "$cache/$name-$key.size"
-    mv "$scratch/top" "$cache/$name-$key.top"
     mv "$scratch/archive" "$archive"
     rm -rf "$scratch"
   fi
   cp "$archive" "$out/$name.tar.xz"
-  printf '%-9s %7.2f MB, unpacked %6.1f MB\n' "$name" "$(mb "$(stat -c %s "$archive")")" "$(mb "$(cat "$cache/$name-$key.size")")"
-  cat "$cache/$name-$key.top"
+  printf '%-9s %7.2f MB\n' "$name" "$(mb "$(stat -c %s "$archive")")"
 }
 mb() { awk -v n="$1" 'BEGIN { printf "%.2f", n / 1e6 }'; }
-arlo_wheels() { echo "${wheel:-$(built)}"; fetched tritonclient; fetched prometheus_client; fetched python-rapidjson; }
 
 rm -f "$out"/*.tar.xz "$out/SHA256SUMS"
 for name in "${parts[@]}"; do
-  if [[ $without == *" $name "* ]]; then
-    echo "$name      left out"
-    continue
-  fi
-  case $name in
-    arlo) part arlo "${wheel:+$(sha256sum <"$wheel")}${wheel:-$(sources)}" arlo_wheels ;;
-    triton) part triton "" fetched nvidia-pytriton ;;
-    ort) part ort "" fetched onnxruntime-gpu ;;
-  esac
+  [[ $without == *" $name "* ]] || part "$name" "$([ "$name" != arlo ] || sources)"
 done
 (cd "$out" && find . -name '*.tar.xz' -print0 | sort -z | xargs -r0 sha256sum >SHA256SUMS)
 
 # What travels: the kit, and the files of the checkout that git does not ignore.
 kit=$(cat "$out"/* | wc -c)
-files() { git ls-files -z -co --exclude-standard | { xargs -0 stat -c '%s %n' 2>/dev/null || true; }; }  # some are deleted
-tree=$(files | awk '{ sum += $1 } END { printf "%d", sum }')
-printf '%-9s %7.2f MB, as it is\n' checkout "$(mb "$tree")"
-files | awk '{ sub(/\/[^\/]*$/, "", $2); split($2, p, "/"); by[p[1] (p[2] ? "/" p[2] : "")] += $1 } END { for (k in by) printf "   %6.2f MB  %s\n", by[k] / 1e6, k }' |
-  sort -rn | sed -n 1,6p
+tree=$(git ls-files -z -co --exclude-standard | du -cb --files0-from=- 2>/dev/null | tail -n 1 | cut -f1 || true)
 echo "sum       $(mb $((kit + tree))) MB of $(mb $limit) MB: kit $(mb "$kit") MB in $out, checkout $(mb "$tree") MB"
-echo "To make it less: --without ort (no CUDA in ONNX Runtime), or files of the checkout moved away."
-[ $((kit + tree)) -le $limit ] || { echo "That is more than travels." >&2; exit 1; }
+[ $((kit + tree)) -le $limit ] ||
+  { echo "That is more than travels: pack --without ort (no CUDA in ONNX Runtime), or move files away." >&2; exit 1; }

@@ -11,7 +11,6 @@ set -uo pipefail
 began=$SECONDS
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 declare -A weights=([facts]=35 [table]=160 [mixes]=95 [serve]=230 [ort]=30)
-order=(facts table mixes serve ort)
 most_bytes=$((16 << 20))
 
 usage() { sed -n '2,3p' "$0" >&2; exit 2; }
@@ -26,7 +25,7 @@ while (($#)); do
   esac
 done
 [[ -n $out ]] || usage
-((${#stages[@]})) || stages=("${order[@]}")
+((${#stages[@]})) || stages=(facts table mixes serve ort)
 mkdir -p "$out" && out=$(cd "$out" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/arlo-kit.XXXXXX")
 mkdir "$work/logs"

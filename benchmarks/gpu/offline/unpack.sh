@@ -1,17 +1,15 @@
 #!/usr/bin/env bash
-# Unpacks the kit that pack.sh made into DIR: an environment of its own above that of `python3` (whose packages it sees and
-# leaves as they are), to be entered by `source DIR/env.sh`. Needs no network, no compiler and nothing of the system's.
-# usage: benchmarks/gpu/offline/unpack.sh DIR [--kit FOLDER]      PYTHON=... the Python below; default: python3
-# env.sh sets: PATH (DIR/bin first: python3, arlo, arlo-gateway, arlo-loadgen), PYTHONSAFEPATH (the checkout's folder
-# arlo/ is not the installed package), ARLO_KIT (DIR), ARLO_KIT_PARTS (what is there). Programs started by Arlo get the
-# libraries of Triton's server by its run path; LD_LIBRARY_PATH stays as it is.
+# Unpacks the kit that pack.sh made into DIR: an environment above that of `python3`, whose packages it sees and leaves as
+# they are. `source DIR/env.sh` enters it. Needs no network and no compiler.
+# usage: benchmarks/gpu/offline/unpack.sh DIR     PYTHON=... the Python below; default: python3
+# env.sh sets PATH (DIR/bin first: python3, arlo, arlo-gateway, arlo-loadgen), PYTHONSAFEPATH (the checkout's folder
+# arlo/ is not the installed package), ARLO_KIT (DIR) and ARLO_KIT_PARTS. LD_LIBRARY_PATH stays as it is.
 set -euo pipefail
 checkout=$(cd "$(dirname "$0")/../../.." && pwd)
 kit=$checkout/.gpu-kit
-[ $# -ge 1 ] || { sed -n 's/^# usage: //p' "$0" >&2; exit 2; }
+[ $# -eq 1 ] || { sed -n 's/^# usage: //p' "$0" >&2; exit 2; }
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
-[ "${2:-}" != --kit ] || kit=$(cd "$3" && pwd)
 below=$(command -v "${PYTHON:-python3}")
 [ -f "$kit/SHA256SUMS" ] || { echo "No kit in $kit: run benchmarks/gpu/offline/pack.sh on a machine with a network" >&2; exit 1; }
 "$below" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' ||
@@ -19,8 +17,8 @@ below=$(command -v "${PYTHON:-python3}")
 
 # --- unpack, all parts at once ------------------------------------------------------------------------------------------
 (cd "$kit" && sha256sum --quiet -c SHA256SUMS)
-packed=(arlo triton ort) running=() parts=
-for part in "${packed[@]}"; do
+running=() parts=
+for part in arlo triton ort; do
   [ -f "$kit/$part.tar.xz" ] || continue
   parts+="$part "
   tar -C "$dir" -xJf "$kit/$part.tar.xz" &
@@ -73,23 +71,22 @@ ort.set_default_logger_severity(3)
 assert "CUDAExecutionProvider" in ort.get_available_providers(), ort.get_available_providers()
 if not os.path.exists("/dev/nvidiactl"):
     sys.exit(print(ort.__version__, "with CUDA, no GPU here: imported only"))
-import numpy, onnx
+import numpy, onnx.parser
 ort.preload_dlls()
-from onnx import TensorProto as T, helper as h
-nodes = [h.make_node("Gather", ["table", "ids"], ["rows"]),
-         h.make_node("LayerNormalization", ["rows", "scale"], ["normed"]),
-         h.make_node("MatMul", ["normed", "weight"], ["made"]),
-         h.make_node("Erf", ["made"], ["bent"]), h.make_node("Softmax", ["bent"], ["out"])]
-fixed = {"table": (100, 64), "scale": (64,), "weight": (64, 64)}
+model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+  probe (int64[2, 8] ids, float16[100, 64] table, float16[64] scale, float16[64, 64] weight) => (float16[2, 8, 64] out) {
+    rows = Gather(table, ids)
+    normed = LayerNormalization(rows, scale)
+    made = MatMul(normed, weight)
+    bent = Erf(made)
+    out = Softmax(bent)
+  }""").SerializeToString()
 random = numpy.random.default_rng(7)
-graph = h.make_graph(nodes, "probe", [h.make_tensor_value_info("ids", T.INT64, [2, 8])],
-                     [h.make_tensor_value_info("out", T.FLOAT16, [2, 8, 64])],
-                     [onnx.numpy_helper.from_array(random.random(s).astype("float16"), n) for n, s in fixed.items()])
-model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=9).SerializeToString()
-ids = {"ids": random.integers(0, 100, (2, 8))}
+feed = {name: random.random(shape).astype("f2") for name, shape in (("table", (100, 64)), ("scale", 64), ("weight", (64, 64)))}
+feed["ids"] = random.integers(0, 100, (2, 8))
 one, two = (ort.InferenceSession(model, providers=[p]) for p in ("CUDAExecutionProvider", "CPUExecutionProvider"))
 assert "CUDAExecutionProvider" in one.get_providers(), "the CUDA provider did not load"
-error = float(abs(one.run(None, ids)[0].astype("f4") - two.run(None, ids)[0].astype("f4")).max())
+error = float(abs(one.run(None, feed)[0].astype("f4") - two.run(None, feed)[0].astype("f4")).max())
 assert error < 2e-3, error
 print(ort.__version__, f"with CUDA: a small graph on the GPU answers, {error:.1e} from the CPU")
 PY

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.gpu import profiles, report
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.serve import points
+from benchmarks.gpu.serve import latency_of
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = ROOT / "benchmarks" / "gpu" / "offline" / "run.sh"
@@ -70,9 +70,7 @@ def test_a_run_that_is_ended_packs_what_it_has(tmp_path: Path, fake: dict[str, s
 
 
 def test_a_stage_keeps_its_cells_and_ends_when_the_next_would_not_fit(tmp_path: Path) -> None:
-    Bench(tmp_path, 1.0, dry=True)  # imports
-    bench = Bench(tmp_path, 1.0, dry=True, stretch=2)
-    cells: list[dict[str, Any]] = []
+    bench = Bench(tmp_path / "x.json", 1.0, dry=True, logs=tmp_path, stretch=2)
 
     def measure(cell: dict[str, Any]) -> None:
         time.sleep(0.15)
@@ -80,11 +78,11 @@ def test_a_stage_keeps_its_cells_and_ends_when_the_next_would_not_fit(tmp_path: 
             raise RuntimeError("no memory")
 
     start_s = time.monotonic()
-    while bench.room("cell"):
-        bench.cell("cell", cells, lambda: bench.save("x.json", cells), {"number": len(cells)}, measure)
+    while bench.cell("cell", {"number": len(bench.cells)}, measure):
+        pass
     assert time.monotonic() - start_s < 1.0
     kept = json.loads((tmp_path / "x.json").read_text())
-    assert kept == cells
+    assert kept == bench.cells
     assert kept[:2] == [{"number": 0}, {"number": 1, "error": "RuntimeError: no memory"}]
 
 
@@ -104,7 +102,7 @@ def test_a_stage_made_longer_ends_in_time(tmp_path: Path) -> None:
 def test_a_report_of_recorded_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from arlo.simulator.profiles import load_profile
 
-    assert report.main([str(RECORDED), "--out", str(tmp_path)]) == 0
+    assert report.main([str(RECORDED), "--out", str(tmp_path), "--profiles", str(tmp_path / "profiles")]) == 0
     folder = tmp_path / "nvidia-h100"
     text = (folder / "summary.md").read_text()
     assert "| one row of 16 tokens: launched over graph | 3 | 7.10 | met |" in text
@@ -117,7 +115,7 @@ def test_a_report_of_recorded_results(tmp_path: Path, capsys: pytest.CaptureFixt
         in capsys.readouterr().out
     )
     assert (folder / "latency.svg").read_text().startswith("<svg")
-    profile = load_profile(folder / "profiles" / "bert-base-h100-static")
+    profile = load_profile(tmp_path / "profiles" / "bert-base-h100-static")
     assert profile.static_ms(16) == pytest.approx(0.455, rel=0.2)
     assert json.loads((folder / "packed.json").read_text())["bert-base"]["fit"].keys() == {"512", "16384"}
 
@@ -144,14 +142,14 @@ def test_latencies_of_what_is_served() -> None:
         {"shape": "s", "kind": "static", "length": 64, "rows": 8, "host_ms": 4.0},
         {"shape": "s", "kind": "packed", "tokens": 512, "mix": "mix", "host_ms": 2.0},
     ]
-    us = {
-        kinds: [point.latency_us for point in points(table, "s", kinds)]
+    ms = {
+        kinds: list(latency_of(table, "s", kinds).values())
         for kinds in (("static",), ("packed",), ("static", "packed"))
     }
-    assert us == {  # packed batches of 128 and 256 rows too; both pack from 2,048 tokens on
-        ("static",): [1000, 4000],
-        ("packed",): [2000, 2000, 32_000, 64_000],
-        ("static", "packed"): [1000, 4000, 32_000, 64_000],
+    assert ms == {  # packed batches of 128 and 256 rows too; both pack from 2,048 tokens on
+        ("static",): [1.0, 4.0],
+        ("packed",): [2.0, 2.0, 32.0, 64.0],
+        ("static", "packed"): [1.0, 4.0, 32.0, 64.0],
     }
     with pytest.raises(ValueError, match="run the stage `table` first"):
-        points(table, "other", ("static",))
+        latency_of(table, "other", ("static",))
