@@ -17,6 +17,8 @@ from arlo.cli.flow.export import export
 from arlo.errors import ConfigError
 from arlo.workers.ports import free_port
 from arlo.workers.triton.alone import LoneTriton
+from tests.fakes.flows import EXPORTED as FLOW
+from tests.fakes.flows import EXPORTED_NAME as NAME
 from tests.fakes.processes import nothing_left
 from tests.fakes.serving import serving
 from tests.integration.gateway.piped import arrays_of, long, short
@@ -24,26 +26,6 @@ from tests.integration.gateway.replayed import write_stages
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-NAME = "pieces"
-FLOW = f"""\
-[flow]
-name = "{NAME}"
-slo_ms = 2000
-[[flow.stage]]
-name = "topic"
-variants = [{{repository = "small", accuracy = 0.8}}, {{repository = "middle", accuracy = 0.9}}]
-[[flow.stage]]
-name = "tags"
-variants = [{{repository = "large", accuracy = 0.95}}]
-[[flow.edge]]
-from = "topic"
-to = "exit"
-when = {{score = "calibrated_max", at_least = 0.7, share = 0.5}}
-[[flow.edge]]
-from = "topic"
-to = "tags"
-expand = {{kind = "chunks", window = 18, stride = 16}}
-"""
 SERVE = """\
 [pipeline]
 flow = "flow.toml"

@@ -20,9 +20,9 @@ from arlo.compile.spec import RuntimeSpec
 from arlo.workers.ports import free_port
 from arlo.workers.triton import alone
 from tests.fakes import tiny_graph
+from tests.fakes.flows import EXPORTED as FLOW
 from tests.integration.gateway.piped import long, short
 from tests.integration.gateway.replayed import write_stages
-from tests.integration.test_export_ensemble import FLOW
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
