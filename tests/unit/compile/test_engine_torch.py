@@ -20,8 +20,14 @@ from arlo.compile.pooling import pool_numpy
 from arlo.compile.steps.export_torch import FAMILIES, convert, export_torch
 from arlo.compile.steps.resolve import SourceModel, resolve
 from arlo.errors import ConfigError
-from arlo.templates.torch.encoder import Architecture, load
-from arlo.templates.torch.session import Session, rows_to_record
+from arlo.templates.torch.encoder import Architecture, Encoder, load
+from arlo.templates.torch.session import (
+    MaskedProgram,
+    PackedProgram,
+    PaddedProgram,
+    Session,
+    rows_to_record,
+)
 from tests.fakes.tiny_model import MAX_TOKENS, VOCABULARY, write_tiny
 
 BOUND = 1e-5  # of float32, against float64
@@ -241,6 +247,35 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     (folder / "model.json").write_text(described.replace('"format": 1', '"format": 9'))
     with pytest.raises(ValueError, match="build the repository again"):
         load(folder)
+
+
+@pytest.mark.parametrize("types", [False, True])
+def test_programs_of_a_gpu_lay_rows_out_as_the_cpu_does(types: bool) -> None:
+    arch = Architecture.bert(
+        layers=2, width=32, heads=2, intermediate=64, vocabulary=VOCABULARY, positions=MAX_TOKENS, types=2
+    )
+    model = Encoder.random(arch, seed=3)
+    rows = ragged(5, seed=6)
+    lengths = np.array([len(row) for row in rows])
+    ids, mask = np.zeros((5, MAX_TOKENS), np.int64), (np.arange(MAX_TOKENS) < lengths[:, None]).astype(np.int64)
+    ids[mask.astype(bool)] = np.concatenate(rows)
+    kinds = ids % 2 if types else None
+    given = torch.from_numpy(mask)
+    with torch.inference_mode():
+        hidden = model.padded(torch.from_numpy(ids), given, None if kinds is None else torch.from_numpy(kinds))
+        wanted = {name: answer.numpy() for name, answer in model.answers_padded(hidden, given).items()}
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        flat = None if kinds is None else kinds[mask.astype(bool)]
+        ways = {
+            "padded": PaddedProgram(model, 8, MAX_TOKENS).of_rows(ids, kinds, lengths),
+            "masked": MaskedProgram(model, 8, MAX_TOKENS).of_rows(ids, kinds, lengths),
+            "packed": PackedProgram(model, 9, 256, MAX_TOKENS).of_tokens(np.concatenate(rows), flat, offsets),
+        }
+        for way, answer in ways.items():
+            np.testing.assert_allclose(answer("sentence_embedding"), wanted["sentence_embedding"], atol=1e-6)
+            tokens = answer("last_hidden_state").numpy()
+            tokens = tokens if way == "packed" else tokens[mask.astype(bool)]
+            np.testing.assert_allclose(tokens, wanted["last_hidden_state"][mask.astype(bool)], atol=1e-5)
 
 
 def test_rows_that_are_recorded() -> None:

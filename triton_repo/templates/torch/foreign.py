@@ -11,10 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-try:
-    from .encoder import DTYPES, WEIGHTS, Architecture, Places, embedding
-except ImportError:  # as a plain file beside encoder.py
-    from encoder import DTYPES, WEIGHTS, Architecture, Places, embedding  # type: ignore[no-redef]
+from .encoder import DTYPES, WEIGHTS, Architecture, Places, embedding
 
 _CLASSES = {
     "sentence_embedding": "AutoModel",

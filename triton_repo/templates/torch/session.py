@@ -21,10 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-try:
-    from .encoder import Architecture, Encoder, layout_of, load
-except ImportError:  # as a plain file beside encoder.py
-    from encoder import Architecture, Encoder, layout_of, load  # type: ignore[no-redef]
+from .encoder import Architecture, Encoder, layout_of, load
 
 Array = NDArray[Any]
 Answers = dict[str, Tensor]
@@ -79,7 +76,7 @@ class Session:
         self._lengths = tuple(length for length in lengths if length <= self.arch.positions) or (self.arch.positions,)
         self._rows = rows_to_record(max_rows)
         self._packed_from, self._budget = packed_from, budget
-        self._graphs: dict[tuple[str, int, int, int], Program] = {}
+        self._graphs: dict[tuple[str, int, int, int], Any] = {}  # programs by kind, rows, tokens and longest row
         if device == "cpu":
             torch.set_num_threads(threads)
             self._model.prepack()
@@ -294,14 +291,6 @@ class Program:
     def _compute(self) -> tuple[Tensor, Answers]:
         raise NotImplementedError
 
-    def of_rows(self, ids: Array, types: Array | None, real: Array) -> Callable[[str], Tensor]:
-        """Run rows that are padded on the right; `real` tokens in each."""
-        raise NotImplementedError
-
-    def of_tokens(self, ids: Array, types: Array | None, offsets: Array) -> Callable[[str], Tensor]:
-        """Run packed rows."""
-        raise NotImplementedError
-
     def compute(self) -> None:
         """Run on what the buffers hold."""
         if self._graph is not None:
@@ -374,21 +363,15 @@ class PaddedProgram(PackedProgram):
 
     def of_rows(self, ids: Array, types: Array | None, real: Array) -> Callable[[str], Tensor]:
         rows, tokens = ids.shape
-        filled = np.zeros((self.padded_rows, self.length), np.int64)
-        filled[:rows, :tokens] = ids
         borders = np.zeros(2 * self.padded_rows + 1, np.int32)
         borders[2::2] = np.arange(1, self.padded_rows + 1) * self.length
         borders[1::2] = borders[:-1:2] + 1
         borders[1 : 2 * rows : 2] = borders[: 2 * rows : 2] + real
-        self._copy(self.ids, filled.reshape(-1))
+        shape = (self.padded_rows, self.length)
+        self._copy(self.ids, _larger(ids, shape).reshape(-1))
         self._copy(self.offsets, borders)
         if self._types is not None:
-            if types is None:
-                self._types.zero_()
-            else:
-                filled[:] = 0
-                filled[:rows, :tokens] = types
-                self._copy(self._types, filled.reshape(-1))
+            self._types.zero_() if types is None else self._copy(self._types, _larger(types, shape).reshape(-1))
         self.compute()
 
         def answer(name: str) -> Tensor:
@@ -414,18 +397,13 @@ class MaskedProgram(Program):
 
     def of_rows(self, ids: Array, types: Array | None, real: Array) -> Callable[[str], Tensor]:
         rows, tokens = ids.shape
-        filled = np.zeros((self.rows, self.tokens), np.int64)
-        filled[:rows, :tokens] = ids
-        mask = np.zeros_like(filled)
-        mask[:, 0] = 1  # of rows that are not there
-        mask[:rows] = np.arange(self.tokens) < real[:, None]
-        self._copy(self.ids, filled)
+        shape = (self.rows, self.tokens)
+        mask = _larger(np.arange(self.tokens) < real[:, None], shape)
+        mask[rows:, 0] = 1  # rows that are not there have a token
+        self._copy(self.ids, _larger(ids, shape))
         self._copy(self._mask, mask)
         if self._types is not None:
-            filled[:] = 0
-            if types is not None:
-                filled[:rows, :tokens] = types
-            self._copy(self._types, filled)
+            self._types.zero_() if types is None else self._copy(self._types, _larger(types, shape))
         self.compute()
 
         def answer(name: str) -> Tensor:
@@ -456,12 +434,16 @@ def check_kinds(kinds: Sequence[str], *, packs: bool, family: str) -> tuple[str,
 def _open(folder: Path, device: str, precision: str) -> Any:
     if Architecture.read(folder).family != "transformers":
         return load(folder, device=device, precision=precision)
-    try:
-        from .foreign import Foreign
-    except ImportError:
-        from foreign import Foreign  # type: ignore[no-redef]
+    from .foreign import Foreign
 
     return Foreign(folder, device=device, precision=precision)
+
+
+def _larger(array: Array, shape: tuple[int, int]) -> Array:
+    """`array` [rows, tokens] in the corner of zeros of a larger shape."""
+    larger = np.zeros(shape, np.int64)
+    larger[: array.shape[0], : array.shape[1]] = array
+    return larger
 
 
 def _numpy(tensor: Tensor) -> Array:
