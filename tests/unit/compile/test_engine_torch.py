@@ -20,7 +20,7 @@ from arlo.compile.pooling import pool_numpy
 from arlo.compile.steps.export_torch import FAMILIES, convert, export_torch
 from arlo.compile.steps.resolve import SourceModel, resolve
 from arlo.errors import ConfigError
-from arlo.templates.torch.encoder import Architecture, Encoder, load
+from arlo.templates.torch.encoder import Architecture, Encoder, Prepacked, load
 from arlo.templates.torch.session import (
     MaskedProgram,
     PackedProgram,
@@ -276,6 +276,25 @@ def test_programs_of_a_gpu_lay_rows_out_as_the_cpu_does(types: bool) -> None:
             tokens = answer("last_hidden_state").numpy()
             tokens = tokens if way == "packed" else tokens[mask.astype(bool)]
             np.testing.assert_allclose(tokens, wanted["last_hidden_state"][mask.astype(bool)], atol=1e-5)
+
+
+def test_prepacked_layers_meet_few_numbers_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN keeps memory for each: hundreds of batches of other sizes took gigabytes."""
+    linear, met = torch.nn.Linear(24, 40), set()
+    run = Prepacked._run
+
+    def counted(self: Prepacked, x: torch.Tensor) -> torch.Tensor:
+        met.add(len(x))
+        return run(self, x)
+
+    monkeypatch.setattr(Prepacked, "_run", counted)
+    with torch.inference_mode():
+        for tokens in (1, 7, 8, 9, 250, 256, 257, 700, 1024, 1031):
+            x = torch.randn(tokens, 24)
+            np.testing.assert_allclose(Prepacked(linear)(x), linear(x), atol=1e-5)
+        x = torch.randn(3, 100, 24)
+        np.testing.assert_allclose(Prepacked(linear, "gelu")(x), torch.nn.functional.gelu(linear(x)), atol=1e-5)
+    assert all(tokens <= Prepacked.CHUNK and tokens % Prepacked.STEP == 0 for tokens in met)
 
 
 def test_rows_that_are_recorded() -> None:

@@ -194,8 +194,11 @@ class Layer(nn.Module):
 class Prepacked(nn.Module):
     """A linear layer on the CPU whose float32 weights oneDNN has laid out for itself, with its activation, if any.
 
-    On an AMD EPYC it took 0.44 times as long as torch's own, which calls MKL.
+    On an AMD EPYC it took 0.44 times as long as torch's own, which calls MKL. oneDNN keeps megabytes for each number of
+    tokens that it meets, so it gets CHUNK at a time, and what is left over filled up to a multiple of STEP.
     """
+
+    CHUNK, STEP = 256, 8
 
     FUSED: Mapping[str, tuple[str, str]] = {
         "": ("none", ""),
@@ -213,6 +216,14 @@ class Prepacked(nn.Module):
         self._fused = self.FUSED[activation]
 
     def forward(self, x: Tensor) -> Tensor:
+        parts = []
+        for part in x.reshape(-1, x.shape[-1]).split(self.CHUNK):
+            tokens = len(part)
+            filled = functional.pad(part, (0, 0, 0, -tokens % self.STEP)) if tokens % self.STEP else part
+            parts.append(self._run(filled)[:tokens])
+        return (torch.cat(parts) if len(parts) > 1 else parts[0]).view(*x.shape[:-1], -1)
+
+    def _run(self, x: Tensor) -> Tensor:
         kind, algorithm = self._fused
         return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, kind, [], algorithm))
 
