@@ -208,6 +208,27 @@ def test_ids_outside_the_vocabulary_are_refused(tmp_path: Path, kind: str, ids: 
         session.run(("sentence_embedding",), {"input_ids": np.array([[7, 8]]), "token_type_ids": np.array([[0, 2]])})
 
 
+@pytest.mark.parametrize("kind", ["static", "dynamic", "packed"])
+def test_batches_without_tokens_and_rows_that_are_too_long_are_refused(tmp_path: Path, kind: str) -> None:
+    _, folder = exported(tmp_path, "bert")
+    session = Session(folder, kinds=(kind,), max_rows=4)
+    for shape in ((0, 8), (2, 0), (1, MAX_TOKENS + 1)):
+        with pytest.raises(ValueError, match=f"rows have 1 to {MAX_TOKENS} tokens"):
+            session.run(("sentence_embedding",), {"input_ids": np.full(shape, 7)})
+    ids, mask = np.full((2, 8), 7), np.ones((2, 8), np.int64)
+    mask[1] = 0  # a row without tokens beside one that has some
+    (found,) = session.run(("sentence_embedding",), {"input_ids": ids, "attention_mask": mask})
+    (alone,) = session.run(("sentence_embedding",), {"input_ids": ids[:1]})
+    np.testing.assert_allclose(found[0], alone[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("offsets", [[0], [0, 3], [0, 3, 3, 5], [1, 5], [0, 4, 2, 5], [0, 6]])
+def test_offsets_that_do_not_cut_the_tokens_into_rows_are_refused(tmp_path: Path, offsets: list[int]) -> None:
+    _, folder = exported(tmp_path, "bert")
+    with pytest.raises(ValueError, match="offsets must ascend from 0 to the 5 tokens"):
+        Session(folder, kinds=("packed",)).run_packed(("sentence_embedding",), np.full(5, 7), np.array(offsets))
+
+
 def test_both_kinds_take_turns_by_the_size_of_a_batch(tmp_path: Path) -> None:
     model, folder = exported(tmp_path, "bert")
     session = Session(folder, kinds=("static", "packed"), lengths=(16, MAX_TOKENS), max_rows=8, packed_from=100)

@@ -94,10 +94,12 @@ class Session:
         """The outputs `wanted`, in that order, float32, for INT64 inputs [rows, tokens]. Token-level outputs are
         [rows, tokens, ...], undefined at padding.
 
-        Raises ValueError for a token id outside the vocabulary.
+        Raises ValueError for a token id outside the vocabulary, rows that are too long, and a batch without tokens.
         """
         ids, mask, types = self._read(tensors)
         rows, tokens = ids.shape
+        if not ids.size or tokens > self.arch.positions:
+            raise ValueError(f"input_ids is {rows} x {tokens}: rows have 1 to {self.arch.positions} tokens")
         real = mask.sum(1)
         prefix = bool((mask[:, 0] == 1).all() and (np.diff(mask, axis=1) <= 0).all())
         self.kind = self._kind_of(rows, tokens) if prefix else "dynamic"
@@ -115,6 +117,8 @@ class Session:
         self._check(ids)
         if types is not None:
             self._check_types(types)
+        if np.diff(offsets).min(initial=1) < 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(ids):
+            raise ValueError(f"offsets must ascend from 0 to the {len(ids)} tokens, a row has one or more")
         self.kind = "packed"
         found: list[list[Array]] = []
         with torch.inference_mode():
