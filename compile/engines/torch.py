@@ -109,8 +109,8 @@ class TorchEngine:
         """As `open`, on the device named: the CPU stands in for a GPU that is not here."""
         from arlo.templates.torch.session import Session
 
-        return TorchRunner(
-            Session(
+        try:
+            session = Session(
                 folder,
                 device=device,
                 threads=threads,
@@ -119,7 +119,11 @@ class TorchEngine:
                 max_rows=spec.max_batch,
                 packed_from=PACKED_FROM[device],
             )
-        )
+        except (ValueError, OSError, RuntimeError) as error:
+            raise CompileError(
+                f"build: torch does not open {spec.title} ({error}): build the repository again"
+            ) from error
+        return TorchRunner(session)
 
     def memory_used(self) -> int | None:
         if self.settings.device != "cpu":

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TOOLS = ("torch", "transformers", "safetensors")
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "electra", "modernbert", "nomic_bert")
+_UNBOUNDED = 1 << 20  # positions of a model that has no limit
 _OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _ACTIVATIONS = {
     **{"gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu", "tanh": "tanh"},
@@ -182,7 +183,7 @@ def convert(model: SourceModel, original: Any, precision: Precision) -> tuple[Ar
         "width": config.hidden_size,
         "layers": config.num_hidden_layers,
         "heads": config.num_attention_heads,
-        "positions": model.max_tokens or 512,
+        "positions": model.max_tokens or _first(config, "max_position_embeddings") or _UNBOUNDED,
         "pad": model.inputs[0].pad_value,
         "pooling": model.pooling,
         "normalize": model.normalize,
@@ -206,6 +207,8 @@ def convert(model: SourceModel, original: Any, precision: Precision) -> tuple[Ar
     if family in _OFFSET:
         pad = 1 if family == "mpnet" else int(config.pad_token_id)
         own |= {"position_offset": pad + 1, "pad": pad, "relative": family == "mpnet"}
+        if model.max_tokens is None:  # config.json says nothing, and the class has its own default
+            own["positions"] = config.max_position_embeddings - pad - 1
     if family == "electra":
         own["embedding"] = config.embedding_size
     if family in ("modernbert", "nomic_bert"):

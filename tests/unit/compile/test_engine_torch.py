@@ -259,6 +259,14 @@ def test_settings_that_the_encoder_does_not_compute_keep_the_code_of_transformer
     assert convert(model, original, "fp32")[0].family == "transformers"
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "modernbert", "deberta-v2"])
+def test_positions_that_config_json_leaves_to_the_class(tmp_path: Path, family: str) -> None:
+    model, _ = exported(tmp_path, family)
+    (tmp_path / "other").mkdir()
+    export_torch(dataclasses.replace(model, max_tokens=None), "fp32", tmp_path / "other")
+    check(Session(tmp_path / "other", kinds=("dynamic",), max_rows=8), model, ragged(3))
+
+
 def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     _, folder = exported(tmp_path, "bert")
     described = (folder / "model.json").read_text()
