@@ -152,7 +152,7 @@ def report_lines(manifest: Manifest, summary: dict[str, Any]) -> list[str]:
     if _not_run(runtimes):
         out = summary["repository"]
         lines.append(
-            "No device here runs these engines: their graphs were verified with ONNX Runtime on the CPU, nothing was "
+            "No device here runs these engines: they were verified on the CPU in their place, nothing was "
             f"measured. On the machine that will serve them: `arlo verify {out}`, then `arlo profile {out} --update`"
         )
     return lines

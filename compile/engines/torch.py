@@ -36,7 +36,13 @@ class TorchRunner:
         self.note = session.note
 
     def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        return dict(zip(outputs, self.session.run(outputs, inputs), strict=True))
+        try:
+            return dict(zip(outputs, self.session.run(outputs, inputs), strict=True))
+        except RuntimeError as error:  # code of transformers that mixes precisions, say
+            raise CompileError(
+                f"torch does not compute this model in {self.session.precision} ({error}): use --precision fp32, or "
+                "--engine onnxruntime"
+            ) from error
 
 
 class TorchEngine:

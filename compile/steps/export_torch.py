@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TOOLS = ("torch", "transformers", "safetensors")
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "electra", "modernbert", "nomic_bert")
+_MPNET_BUCKETS = 32  # that transformers computes with, whatever config.json says
 _UNBOUNDED = 1 << 20  # positions of a model that has no limit
 _OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _ACTIVATIONS = {
@@ -128,10 +129,11 @@ def kinds_of(settings: EngineSettings, exported: Entry) -> EngineSettings:
     family cannot be packed."""
     packs = bool(exported.meta["packs"])
     if "packed" in settings.kinds and not packs:
-        raise ConfigError(
-            f"models of the type {exported.meta['family']} are not packed here, only {', '.join(FAMILIES)}: "
-            "use --kinds static,dynamic"
-        )
+        family = exported.meta["family"]
+        why = f"models of the type {family} are not packed here, only {', '.join(FAMILIES)}"
+        if family in FAMILIES:
+            why = f"this {family} has a head, an activation or a setting that is not packed here"
+        raise ConfigError(f"{why}: use --kinds static,dynamic")
     return dataclasses.replace(settings, kinds=settings.kinds or ("static", "packed" if packs else "dynamic"))
 
 
@@ -143,7 +145,7 @@ def export_torch(model: SourceModel, precision: Precision, folder: Path) -> dict
         import torch
         from safetensors.torch import save_file
 
-        from arlo.templates.torch.encoder import DTYPES, WEIGHTS
+        from arlo.templates.torch.encoder import CONFIG, DTYPES, WEIGHTS
 
         original = load_original(model)
         arch, weights = convert(model, original, precision)
@@ -156,6 +158,7 @@ def export_torch(model: SourceModel, precision: Precision, folder: Path) -> dict
             name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype) for name, tensor in weights.items()
         }
         save_file({name: tensor.contiguous().clone() for name, tensor in kept.items()}, folder / WEIGHTS)
+        (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors leaves it to its owner alone
         ids = torch.full((2, 9), model.inputs[0].pad_value + 1)
         with torch.inference_mode():
             answer = original(input_ids=ids, attention_mask=torch.ones_like(ids))
@@ -201,7 +204,7 @@ def convert(model: SourceModel, original: Any, precision: Precision) -> tuple[Ar
         "family": family,
         "activation": activation,
         "intermediate": int(_first(config, "intermediate_size", "hidden_dim")),
-        "norm_eps": float(_first(config, "norm_eps", "layer_norm_eps") or 1e-12),
+        "norm_eps": 1e-12 if family == "distilbert" else float(_first(config, "norm_eps", "layer_norm_eps") or 1e-12),
         "types": 0 if family in ("mpnet", "distilbert", "modernbert") else int(config.type_vocab_size),
     }
     if family in _OFFSET:
@@ -212,7 +215,7 @@ def convert(model: SourceModel, original: Any, precision: Precision) -> tuple[Ar
     if family == "electra":
         own["embedding"] = config.embedding_size
     if family in ("modernbert", "nomic_bert"):
-        bias = bool(getattr(config, "attention_bias", False))
+        bias = family == "modernbert" and bool(config.attention_bias)
         own |= {"learned_positions": False, "gated": True, "rotary": _bases(config), "bias": bias}
     if family == "modernbert":
         near = [int(config.local_attention) // 2 * (kind == "sliding_attention") for kind in config.layer_types]
@@ -245,7 +248,8 @@ def _unusual(family: str, config: Any) -> bool:
             for rope in ([ropes] if "rope_type" in ropes else ropes.values())
             if rope is not None
         )
-        or (family == "modernbert" and config.mlp_bias != config.attention_bias)
+        or (family == "modernbert" and (config.mlp_bias != config.attention_bias or config.local_attention < 2))
+        or (family == "mpnet" and config.relative_attention_num_buckets != _MPNET_BUCKETS)
         or (_first(config, "head_dim") or size) != size
     )
 

@@ -235,7 +235,7 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         engine=args.engine,
         precision=args.precision,
         device=args.device,
-        kinds=tuple(filter(None, args.kinds.split(","))),
+        kinds=tuple(dict.fromkeys(kind.strip() for kind in args.kinds.split(",") if kind.strip())),
         backend=args.backend,
         compute_capabilities=tuple(part.strip().upper() for part in args.compute_capabilities.split(",")),
         importance=None if args.importance is None else parse_importance(args.importance),

@@ -138,6 +138,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     from arlo.cli.up.source import find_source
+    from arlo.compile.engines.interface import EngineSettings, get_engine
     from arlo.compile.options import CompileOptions
 
     for option, number in (("--workers", args.workers), ("--threads", args.threads)):
@@ -153,6 +154,8 @@ def run(args: argparse.Namespace) -> int:
     if args.cache is not None:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
     missing = _missing(TO_COMPILE[args.engine])  # said before minutes of work, where there is any to do
+    if not missing and (why := get_engine(args.engine, EngineSettings(device=args.device)).cannot_run()):
+        raise EnvironmentProblem(f"--device {args.device}: {why}. Use --device cpu, or a machine that has one")
     try:
         args.precision = args.precision or ("fp16" if args.device == "cuda" else "fp32")
         engine = (args.engine, args.device, args.precision)

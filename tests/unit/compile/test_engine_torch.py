@@ -19,8 +19,9 @@ from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_numpy
 from arlo.compile.steps.export_torch import FAMILIES, convert, export_torch
 from arlo.compile.steps.resolve import SourceModel, resolve
-from arlo.errors import ConfigError
+from arlo.errors import CompileError, ConfigError
 from arlo.templates.torch.encoder import Architecture, Encoder, Prepacked, load
+from arlo.templates.torch.foreign import Foreign
 from arlo.templates.torch.session import (
     MaskedProgram,
     PackedProgram,
@@ -237,6 +238,38 @@ def test_both_kinds_take_turns_by_the_size_of_a_batch(tmp_path: Path) -> None:
         assert session.kind == kind
 
 
+def test_spans_of_a_family_that_keeps_its_code_are_cut_to_the_rows(tmp_path: Path) -> None:
+    model, folder = exported(tmp_path, "albert", "question-answering")
+    check(Session(folder, kinds=("static",), max_rows=8), model, ragged(3))
+    foreign = Foreign(folder, device="cpu")
+    with torch.inference_mode():
+        program = MaskedProgram(foreign, 4, MAX_TOKENS)  # type: ignore[arg-type]
+        answer = program.of_rows(np.full((2, 20), 7), None, np.array([20, 5]))
+        assert answer("start_logits").shape == (2, 20)
+
+
+def test_weights_can_be_read_by_other_users(tmp_path: Path) -> None:
+    _, folder = exported(tmp_path, "bert")
+    assert (folder / "weights.safetensors").stat().st_mode == (folder / "model.json").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "value"),
+    [
+        ("modernbert", "local_attention", 1),
+        ("mpnet", "relative_attention_num_buckets", 64),
+        ("bert", "hidden_act", "quick_gelu"),
+    ],
+)
+def test_settings_of_a_family_that_are_not_ours_keep_the_code_of_transformers(
+    tmp_path: Path, family: str, name: str, value: Any
+) -> None:
+    model, _ = exported(tmp_path, family)
+    original = load_original(model)
+    setattr(original.config, name, value)
+    assert convert(model, original, "fp32")[0].family == "transformers"
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_precision_is_near(tmp_path: Path, precision: Any) -> None:
     model, _ = exported(tmp_path, "bert")
@@ -378,6 +411,15 @@ def test_a_family_that_is_not_packed_is_refused_by_name(tmp_path: Path) -> None:
         compile_model(options)
     (runtime,) = compile_model(dataclasses.replace(options, kinds=())).runtimes
     assert runtime.kinds == ("static", "dynamic")
+
+
+def test_what_torch_does_not_compute_in_half_precision_is_said(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "tiny", family="deberta", pooling={"pooling_mode_mean_tokens": True})
+    options = CompileOptions(
+        source=source, out=tmp_path / "out", lengths=(16,), engine="torch", precision="fp16", cache=tmp_path / "cache"
+    )
+    with pytest.raises(CompileError, match="torch does not compute this model in fp16"):
+        compile_model(options)
 
 
 def test_a_gpu_that_is_not_here() -> None:

@@ -95,7 +95,8 @@ class Architecture:
 
     def by_token(self, output: str) -> bool:
         """Whether an output has an answer for each token, else one for each row."""
-        return output == "last_hidden_state" or bool(self.head and not self.head_pool)
+        spans = ("last_hidden_state", "start_logits", "end_logits")
+        return output in spans or bool(self.head and not self.head_pool)
 
     def flops(self, lengths: Any) -> float:
         """Floating-point operations (two for a multiplication and its addition) of rows of these lengths, in tokens."""
