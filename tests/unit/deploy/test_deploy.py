@@ -253,7 +253,7 @@ def closure(packages: set[str]) -> set[str]:
     [
         ({"ENGINE": "onnxruntime"}, {"onnxruntime"}),
         ({"ENGINE": "onnxruntime-gpu"}, {"onnxruntime-gpu[cuda,cudnn]"}),
-        ({"ENGINE": "torch"}, {"torch", "safetensors"}),
+        ({"ENGINE": "torch"}, {"torch", "safetensors", "transformers"}),
         ({"ENGINE": "onnxruntime", "ENGINE_PACKAGES": "other==1 another==2"}, {"other", "another"}),
         ({"ENGINE": "none"}, None),
     ],
