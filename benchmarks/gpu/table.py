@@ -89,7 +89,7 @@ class Table:
 
         def run() -> object:
             layout = layout_of(offsets, len(ids), POSITIONS)
-            return model.answers_packed(model.packed_at(ids, layout), layout)
+            return model.answers_packed(model.packed(ids, layout), layout)
 
         return run, None
 

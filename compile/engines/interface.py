@@ -1,7 +1,7 @@
 """The interface of engine back-ends, and the list of them.
 
 A back-end turns a specialised ONNX graph (torch: a model folder) into the files of a Triton model version, and can open
-these files in this process, to verify and to measure them. How Triton serves the files is told by `serving`.
+these files in this process, to verify and to measure them. `serving` describes how Triton serves the files.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def _check_shapes(shapes: Mapping[str, list[Any]], spec: RuntimeSpec) -> None:
 
 
 def cpu_name() -> str:
-    """Of the first CPU."""
+    """Return the name of the first CPU."""
     return _line_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
 
 

@@ -23,8 +23,8 @@ from arlo.errors import CompileError, ConfigError
 if TYPE_CHECKING:
     from arlo.templates.torch.session import Session
 
-# Tokens of a padded batch, and how much dearer a packed token is than a padded one: below either, rows are not packed.
-# From the table of an H100 (benchmarks/results/nvidia-h100): graphs of few tokens take the same time padded or packed.
+# Tokens of a padded batch from which its rows are packed. On an H100 (benchmarks/results/nvidia-h100) graphs of fewer
+# tokens take the same time padded or packed; on a CPU padding always costs.
 PACKED_FROM = {"cuda": 2048, "cpu": 0}
 
 
@@ -80,7 +80,7 @@ class TorchEngine:
         return (256 << 20) + weight_bytes  # the files are linked
 
     def serving(self, spec: RuntimeSpec) -> Serving:
-        """The kinds of a runtime are those of the settings, of its own shape where it is static or dynamic."""
+        """Return the settings of our model code. A static or dynamic runtime has its shape as its only kind."""
         return Serving(
             backend="python",
             gpu=self.settings.device == "cuda",
@@ -93,15 +93,7 @@ class TorchEngine:
         )
 
     def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
-        """Link the model folder together. CompileError for `packed` where its family is not packed."""
-        from arlo.templates.torch.encoder import Architecture
-        from arlo.templates.torch.session import check_kinds
-
-        arch = Architecture.read(graph.parent)
-        try:
-            check_kinds(self._kinds(spec), packs=arch.family != "transformers", family=arch.family)
-        except ValueError as error:
-            raise CompileError(f"build: {error}") from error
+        """Link the model folder together. Whether it can be packed was checked after the export (`kinds_of`)."""
         files = [graph, weights, *graph.parent.glob("config.json")]
         shared = [link_or_copy(path, folder / path.name) for path in files]
         return {"share": all(shared), "notes": []}
@@ -112,7 +104,7 @@ class TorchEngine:
         return self.open_on(self.settings.device, folder, spec, threads=threads)
 
     def open_on(self, device: str, folder: Path, spec: RuntimeSpec, *, threads: int) -> TorchRunner:
-        """As `open`, on the device named: the CPU stands in for a GPU that is not here."""
+        """Open the files on the device named. The CPU stands in for a GPU that this machine does not have."""
         from arlo.templates.torch.session import Session
 
         try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TOOLS = ("torch", "transformers", "safetensors")
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "distilbert", "electra", "modernbert", "nomic_bert")
-_MPNET_BUCKETS = 32  # that transformers computes with, whatever config.json says
+_MPNET_BUCKETS = 32  # transformers ignores the number in config.json
 _UNBOUNDED = 1 << 20  # positions of a model that has no limit
 _OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet")
 _ACTIVATIONS = {

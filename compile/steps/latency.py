@@ -74,6 +74,7 @@ def latency_step(
     device = f"{engine.device()}, {threads} thread{'s' if threads > 1 else ''}"
     parts = {
         "engine": built.files,
+        "serving": dict(engine.serving(spec).parameters),
         "lengths": measured,
         "batches": _batches(spec.max_batch),
         "output": output,

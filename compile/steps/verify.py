@@ -23,6 +23,7 @@ from arlo.compile.cache import Entry, code_version
 from arlo.compile.engines.interface import Runner
 from arlo.compile.engines.torch import TorchEngine
 from arlo.compile.job import Job
+from arlo.compile.repository.triton_config import model_code
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
 from arlo.compile.steps.resolve import SourceModel
 from arlo.compile.verify.answers import FILE_NAME, Answered, Row, load, pad
@@ -59,8 +60,10 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
     engine, reference = job.engine, job.reference
     levels = reference.meta["levels"]
     cannot = engine.cannot_run()
+    serving = engine.serving(spec)  # the same files may be served in other ways, by other code
     parts = {
         "engine": built.files,
+        "serving": [dict(serving.parameters), *map(job.cache.hash, model_code(serving.template))],
         "answers": levels if spec.dynamic else levels[str(spec.max_length)],
         "spec": [spec.shape, spec.max_length, spec.max_batch, list(spec.profiles)],
         "precision": engine.settings.precision,

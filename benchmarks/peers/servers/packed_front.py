@@ -1,7 +1,7 @@
 """A front of packed_fifo.py: takes requests over gRPC and HTTP, and passes their rows to the engine's process.
 
 gRPC: ModelInfer of KServe v2, `input_ids` and `attention_mask` INT64 [rows, tokens] -> `sentence_embedding` FP32
-[rows, dims], with the parameters `queue_us` and `execute_us`. HTTP: POST /v1/embeddings, as OpenAI has it.
+[rows, dims], with the parameters `queue_us` and `execute_us`. HTTP: OpenAI-compatible POST /v1/embeddings.
 Started by packed_fifo.py, which gives it its end of a socket pair. It ends when the other end is closed.
 
 Messages, pickled: to the engine (numbers, lengths, ids of all rows, numbers whose clients have left); from it first

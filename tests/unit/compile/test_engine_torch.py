@@ -94,7 +94,7 @@ def exact(model: SourceModel, rows: Sequence[NDArray[np.int64]], types: bool = F
 
 
 def check(session: Session, model: SourceModel, rows: Sequence[NDArray[np.int64]], *, types: bool = False) -> None:
-    """The session's answers are those of transformers, whatever stands around a row."""
+    """Compare the session's answers with those of transformers, row by row."""
     tensors = padded(model, rows)
     if types:
         tensors["token_type_ids"] = tensors["input_ids"] % 2 * tensors["attention_mask"]
@@ -381,6 +381,27 @@ def test_a_repository_of_one_runtime(tmp_path: Path) -> None:
     assert runtime.verification is not None
     assert runtime.verification.max_abs_diff < BOUND
     assert {point.length for point in runtime.latency} >= {8, 16, 32}
+
+
+def test_other_kinds_are_verified_and_measured_by_themselves(tmp_path: Path) -> None:
+    """The files are the same, so that a cache by files alone would take one kind's verification for the other's."""
+    options = CompileOptions(
+        source=write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True}),
+        out=tmp_path / "out",
+        lengths=(16,),
+        engine="torch",
+        kinds=("static",),
+        cache=tmp_path / "cache",
+    )
+    compile_model(options)
+    for kinds, again in ((("packed",), True), (("static",), False)):
+        steps: dict[str, bool] = {}
+        compile_model(
+            dataclasses.replace(options, kinds=kinds),  # type: ignore[arg-type]
+            lambda event, steps=steps: steps.update({event.step: event.cached} if event.done else {}),
+        )
+        assert steps["export"]
+        assert (not steps["verify"], not steps["latency"]) == (again, again)
 
 
 @pytest.mark.parametrize(

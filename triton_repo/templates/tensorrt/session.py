@@ -5,7 +5,7 @@ cuda-bindings and one of the TensorRT packages, nothing of Arlo.
 
 The engine's inputs are all INT64 [rows, tokens], its outputs FP32 with the rows first. Each optimisation profile gets
 an execution context; all share one stream, one set of buffers on the GPU and one of page-locked memory on the host.
-With TensorRT each captured graph has a context of its own, as NVIDIA advises, and all contexts share one block of GPU
+With TensorRT each captured graph has its own context, as NVIDIA advises, and all contexts share one block of GPU
 memory for activations, since only one of them runs at a time.
 
 CUDA graphs. TensorRT: the copies of the inputs and the kernels of one shape are captured once and launched as one; an
@@ -402,7 +402,7 @@ class Session:
         return known
 
     def _separate(self, known: _Known) -> bool:
-        """Give `known` a context of its own, which runs nothing else once it is captured. False where there is no room
+        """Give `known` its own context, which runs nothing else once it is captured. False where there is no room
         for one; `note` says why."""
         known.tried = True
         if self._activation_bytes is not None:

@@ -45,7 +45,7 @@ class Architecture:
     positions: int  # the longest row
     embedding: int = 0  # width of the embeddings where it differs (ELECTRA); 0: `width`
     position_offset: int = 0  # of the learned positions: RoBERTa's and MPNet's begin behind the padding id
-    pad: int = 0  # tokens with this id have no position of their own where position_offset is above 0
+    pad: int = 0  # the padding id; where position_offset is above 0, such tokens are not counted as positions
     learned_positions: bool = True
     relative: bool = False  # a bias for each distance between two tokens (MPNet)
     types: int = 0  # token types; 0: none
@@ -88,11 +88,6 @@ class Architecture:
         """Write model.json into `folder`."""
         (folder / CONFIG).write_text(self.as_json())
 
-    @property
-    def row_outputs(self) -> tuple[str, ...]:
-        """Outputs with an answer for each row."""
-        return tuple(name for name in self.outputs if not self.by_token(name))
-
     def by_token(self, output: str) -> bool:
         """Whether an output has an answer for each token, else one for each row."""
         spans = ("last_hidden_state", "start_logits", "end_logits")
@@ -120,7 +115,7 @@ class Layout:
 class Places:
     """Where tokens belong when rows are pooled."""
 
-    row: Tensor  # int64 [tokens]: the row of each; padding has one of its own behind the others
+    row: Tensor  # int64 [tokens]: the row of each; padding belongs to row number `rows`
     place: Tensor  # int64 [tokens]: the place of each in its row
     first: Tensor  # int64 [rows]: the first token of each row
     last: Tensor  # int64 [rows]
@@ -302,13 +297,8 @@ class Encoder(nn.Module):
             x = finish(x, attended.transpose(1, 2).reshape(rows, tokens, -1))
         return cast(Tensor, self.last_norm(x))
 
-    def packed(self, ids: Tensor, offsets: Tensor, longest: int, types: Tensor | None = None) -> Tensor:
-        """Hidden states [tokens, width] of `ids` [tokens]. offsets: int32 [rows + 1], the rows' borders; longest: no
-        row has more tokens. What lies behind the last offset is not defined."""
-        return self.packed_at(ids, layout_of(offsets, len(ids), longest), types)
-
-    def packed_at(self, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
-        """As `packed`, of a layout."""
+    def packed(self, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
+        """Hidden states [tokens, width] of packed `ids` [tokens]; undefined for tokens behind the last offset."""
         place = layout.place.clamp(max=self.arch.positions - 1)
         x = self._embed(ids, self._positions(ids, place, layout), types)
         rotary = self._rotary(x, place)

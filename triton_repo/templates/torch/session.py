@@ -11,6 +11,7 @@ and measured is what serves. It needs NumPy and torch only.
 
 from __future__ import annotations
 
+import abc
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -117,16 +118,21 @@ class Session:
         self._check(ids)
         if types is not None:
             self._check_types(types)
+        offsets = np.asarray(offsets)
         if np.diff(offsets).min(initial=1) < 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(ids):
             raise ValueError(f"offsets must ascend from 0 to the {len(ids)} tokens, a row has one or more")
         self.kind = "packed"
-        found: list[list[Array]] = []
         with torch.inference_mode():
-            for first, last in self._chunks(offsets):
-                begin, end = int(offsets[first]), int(offsets[last])
-                part = offsets[first : last + 1] - begin
-                answers = self._packed(ids[begin:end], part, None if types is None else types[begin:end])
-                found.append([_numpy(answers(name)) for name in wanted])
+            return self._in_chunks(wanted, ids, offsets, types)
+
+    def _in_chunks(self, wanted: Sequence[str], ids: Array, offsets: Array, types: Array | None) -> list[Array]:
+        """The answers to packed rows that were checked, in runs that keep to the budget."""
+        found: list[list[Array]] = []
+        for first, last in self._chunks(offsets):
+            begin, end = int(offsets[first]), int(offsets[last])
+            part = offsets[first : last + 1] - begin
+            answers = self._packed(ids[begin:end], part, None if types is None else types[begin:end])
+            found.append([_numpy(answers(name)) for name in wanted])
         return [np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True)]
 
     def warm_up(self) -> None:
@@ -180,7 +186,7 @@ class Session:
         there = mask.astype(bool)
         offsets = np.zeros(rows + 1, np.int64)
         np.cumsum(real, out=offsets[1:])
-        answers = self.run_packed(wanted, ids[there], offsets, None if types is None else types[there])
+        answers = self._in_chunks(wanted, ids[there], offsets, None if types is None else types[there])
         for index, name in enumerate(wanted):
             if self.arch.by_token(name):
                 spread = np.zeros((rows, tokens, *answers[index].shape[1:]), np.float32)
@@ -233,7 +239,7 @@ class Session:
                 return self._graphs[key].of_tokens(ids, types, offsets)
         place = lambda array, dtype: torch.from_numpy(array.astype(dtype)).to(self._device)  # noqa: E731
         layout = layout_of(place(offsets, np.int32), tokens, longest)
-        hidden = self._model.packed_at(place(ids, np.int64), layout, None if types is None else place(types, np.int64))
+        hidden = self._model.packed(place(ids, np.int64), layout, None if types is None else place(types, np.int64))
         answers = self._model.answers_packed(hidden, layout)
         return lambda name: answers[name]
 
@@ -279,7 +285,7 @@ class Session:
         torch.cuda.synchronize()
 
 
-class Program:
+class Program(abc.ABC):
     """A run of one shape on buffers that stay where they are, recorded as a CUDA graph or launched."""
 
     def __init__(self, model: Encoder, rows: int, tokens: int) -> None:
@@ -289,11 +295,13 @@ class Program:
         self._answers: Answers
         self._allocate(next(model.parameters()).device)
 
+    @abc.abstractmethod
     def _allocate(self, device: torch.device) -> None:
-        raise NotImplementedError
+        """Make the buffers."""
 
+    @abc.abstractmethod
     def _compute(self) -> tuple[Tensor, Answers]:
-        raise NotImplementedError
+        """The hidden states and the answers to what the buffers hold."""
 
     def compute(self) -> None:
         """Run on what the buffers hold."""
@@ -336,7 +344,7 @@ class PackedProgram(Program):
 
     def _compute(self) -> tuple[Tensor, Answers]:
         layout = layout_of(self.offsets, self.tokens, self._longest)
-        hidden = self._model.packed_at(self.ids, layout, self._types)
+        hidden = self._model.packed(self.ids, layout, self._types)
         return hidden, self._model.answers_packed(hidden, layout, tokens=False)
 
     def of_tokens(self, ids: Array, types: Array | None, offsets: Array) -> Callable[[str], Tensor]:
