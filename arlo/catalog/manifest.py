@@ -23,6 +23,7 @@ FILE_NAME = "arlo.json"
 FORMAT = 2
 
 Role = Literal["ids", "mask", "other", "tensor"]
+Activation = Literal["softmax", "sigmoid", "identity", "tanh"]  # of logits; the names that the gateway knows, too
 AdaptationKind = Literal["none", "merge", "prune", "prompt", "prefix", "padding"]
 
 MAX_VOCABULARY = 2**32 - 1
@@ -191,6 +192,12 @@ class Manifest:
     recommendation: Recommendation | None = None  # None: too little was measured to compare
     labels: tuple[str, ...] = ()  # names of a classifier's classes, in the order of its logits; empty: not known
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, what a client can have before a text
+    default_prompt: str = ""  # name of the prompt of requests that name none; empty: no prompt
+    dimensions: int = 0  # vectors are cut to so many unless a request asks for another size; 0: whole
+    # What makes probabilities of a classifier's logits, and a score of a reranker's. Empty: the model has no logits of
+    # labels, or comes from an older build: softmax, or sigmoid of a single label.
+    label_activation: Activation | Literal[""] = ""
+    score_activation: Activation | Literal[""] = ""
     words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
     importance: Importance | None = None  # None: there is no such output
     adaptation: Adaptation | None = None  # None: it was not adapted
@@ -300,6 +307,13 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     yield from _tensor_problems(manifest)
     if not isinstance(manifest.prompts, dict) or not all(isinstance(text, str) for text in manifest.prompts.values()):
         yield "its prompts are not texts by name"
+    elif manifest.default_prompt and manifest.default_prompt not in manifest.prompts:
+        yield f"its default prompt {manifest.default_prompt!r} is none of its prompts"
+    if not _is_whole(manifest.dimensions, 0, MAX_LENGTH):
+        yield f"its vectors are cut to {manifest.dimensions} numbers; it is 0 (whole) to {MAX_LENGTH}"
+    for field in ("label_activation", "score_activation"):
+        if getattr(manifest, field) not in ("", *get_args(Activation)):
+            yield f"{field} is {getattr(manifest, field)!r}; known are {', '.join(get_args(Activation))}"
     if not manifest.runtimes:
         yield "it lists no runtimes"
     if manifest.fit is not None and not _is_whole(manifest.fit, 1, 10_000):

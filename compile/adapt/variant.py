@@ -327,4 +327,7 @@ def write_config(
     elif labels:
         config["id2label"] = dict(enumerate(labels))
         config["label2id"] = {label: number for number, label in enumerate(labels)}
+    if tasks or labels:  # the fitted head is of one label a row
+        for field in ("problem_type", "sentence_transformers", "sbert_ce_default_activation_function"):
+            config.pop(field, None)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")

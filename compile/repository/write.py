@@ -75,6 +75,10 @@ def write_repository(
         labels=model.labels,
         tasks=model.tasks,
         prompts=model.prompts,
+        default_prompt=model.default_prompt,
+        dimensions=model.dimensions,
+        label_activation=model.label_activation,
+        score_activation=model.score_activation,
         words=words_of(job.tokenizer.folder / tokenizer if tokenizer else None),
         importance=job.importance,
     )

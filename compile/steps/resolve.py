@@ -13,13 +13,14 @@ import importlib.util
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from arlo.catalog.manifest import InputTensor
+from arlo.catalog.manifest import Activation, InputTensor
 from arlo.catalog.tasks import task_input
 from arlo.catalog.tensors import row_length
 from arlo.compile.cache import Hasher
 from arlo.compile.options import CompileOptions
+from arlo.compile.steps.activation import activations
 from arlo.compile.steps.resolve_tensors import picture_inputs, with_rule
 from arlo.errors import ConfigError, EnvironmentProblem
 
@@ -90,6 +91,10 @@ class SourceModel:
     fixed_tokens: int | None = None  # which takes this many tokens only
     labels: tuple[str, ...] = ()  # names of a classifier's classes; empty: not known
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, what goes before a text
+    default_prompt: str = ""  # name of the prompt of requests that name none; empty: no prompt
+    dimensions: int = 0  # vectors are cut to so many; 0: whole
+    label_activation: Activation | Literal[""] = ""  # empty: it has no logits of labels
+    score_activation: Activation | Literal[""] = ""
     tasks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # that share it (arlo.catalog.tasks)
 
     @property
@@ -136,6 +141,7 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
         task = _task_of_pictures(options, config)
     else:
         length, task = None, _task(options, config, modules)
+    of_labels, of_scores = activations(folder, config, _saved(root), task=task, labels=_labels(config))
     return SourceModel(
         name=name or _clean_name(root),
         folder=folder,
@@ -153,6 +159,8 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
         notes=() if pictures else _pooling_notes(task, modules),
         labels=_label_names(config, task),
         prompts=_prompts(root),
+        label_activation=of_labels,
+        score_activation=of_scores,
     )
 
 
@@ -178,8 +186,13 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     pad = config.get("pad_token_id")
     max_tokens = _check_lengths(options, config)
     tasks = _tasks(config)
+    wide = (found.outputs.get("logits") or ("",))[-1]
+    labels = wide if isinstance(wide, int) else _labels(config)
+    saved = next(filter(None, map(_saved, folders)), {})
+    of_labels, of_scores = activations(described or path, config, saved, task=task, labels=labels)
     if found.tensors:
-        return _of_tensors(options, found, config, task, hashes)
+        of_tensors = _of_tensors(options, found, config, task, hashes)
+        return dataclasses.replace(of_tensors, label_activation=of_labels, score_activation=of_scores)
     inputs = {tensor.name: tensor for tensor in _inputs({"model_type": ""} | config)}
     return SourceModel(
         name=options.name or _clean_name(path.with_suffix("")),
@@ -218,6 +231,8 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
         fixed_tokens=found.fixed_tokens,
         labels=() if tasks else _label_names(config, task),
         tasks=tasks,
+        label_activation=of_labels,
+        score_activation=of_scores,
     )
 
 
@@ -451,11 +466,17 @@ def _label_names(config: dict[str, Any], task: str) -> tuple[str, ...]:
 
 def _prompts(root: Path) -> dict[str, str]:
     """What sentence-transformers puts before texts, by name, where the folder says it."""
-    path = root / "config_sentence_transformers.json"
-    named = _read_json(path, "it cannot be read").get("prompts") if path.is_file() else None
+    named = _saved(root).get("prompts")
     if not isinstance(named, dict):
         return {}
     return {str(name): text for name, text in named.items() if isinstance(text, str) and text}
+
+
+def _saved(root: Path) -> dict[str, Any]:
+    """What sentence-transformers saved of the whole model."""
+    path = root / "config_sentence_transformers.json"
+    found = _read_json(path, "it cannot be read") if path.is_file() else None
+    return found if isinstance(found, dict) else {}
 
 
 def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:

@@ -78,6 +78,14 @@ MaybeFault check_model(const v1::Model& model) {
     }
   }
   if (!usual) return invalid("model.outputs are all on_request: a request that names none would get nothing");
+  Activation unused{};
+  for (const auto& name : {model.label_activation(), model.score_activation()}) {
+    if (!read_activation(name, &unused)) return invalid("model '" + model.name() + "': there is no activation " + name);
+  }
+  const auto is_default = [&](const auto& prompt) { return prompt.name() == model.default_prompt(); };
+  if (!model.default_prompt().empty() && std::ranges::none_of(model.prompts(), is_default)) {
+    return invalid("model '" + model.name() + "' has no prompt '" + model.default_prompt() + "', its default");
+  }
   if (auto fault = check_tasks(model)) return fault;
   return check_children(model);
 }
@@ -323,6 +331,10 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
   }
   if (!model->tasks.empty()) model->task = model->find_input(kTask);
   for (const auto& prompt : from.prompts()) model->prompts.emplace_back(prompt.name(), prompt.text());
+  model->default_prompt = from.default_prompt();
+  model->dimensions = from.dimensions();
+  read_activation(from.label_activation(), &model->label_activation);
+  read_activation(from.score_activation(), &model->score_activation);
   model->text = make_text(from.tokenizer());
   model->stage = inner(deployment, model->name);
   if (!model->of_tensors())

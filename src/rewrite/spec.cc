@@ -1,5 +1,7 @@
 #include "rewrite/spec.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 namespace arlo::gateway {
@@ -16,6 +18,13 @@ int datatype_size(std::string_view datatype) {
     if (entry.name == datatype) return entry.size;
   }
   return -1;
+}
+
+bool read_activation(std::string_view name, Activation* out) {
+  static constexpr std::string_view kNames[] = {"", "softmax", "sigmoid", "identity", "tanh"};
+  const auto* const found = std::ranges::find(kNames, name);
+  if (found != std::end(kNames)) *out = static_cast<Activation>(found - std::begin(kNames));
+  return found != std::end(kNames);
 }
 
 int ModelSpec::find_input(std::string_view wanted) const {

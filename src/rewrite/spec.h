@@ -52,6 +52,11 @@ struct OutputSpec {
 
 inline constexpr std::size_t kMostTasks = 1024;
 
+// What makes probabilities or scores of logits; kUsual: softmax, of one label sigmoid.
+enum class Activation : std::uint8_t { kUsual, kSoftmax, kSigmoid, kIdentity, kTanh };
+// By its name; empty: kUsual. False: there is none of that name.
+bool read_activation(std::string_view name, Activation* out);
+
 // One of several tasks that share a model.
 struct TaskSpec {
   std::string name;
@@ -88,9 +93,13 @@ struct ModelSpec {
   bool stage = false;               // it answers for a cascade or a pipeline, and clients do not see it
   std::vector<std::string> labels;  // names of a classifier's classes; empty: not known
   std::vector<std::pair<std::string, std::string>> prompts;  // what may go before a text, by name
-  std::shared_ptr<const TextSpec> text;                      // null: it came without a tokenizer
-  std::shared_ptr<const Cascade> cascade;                    // how it is answered by others; null: it answers itself
-  std::shared_ptr<const FlowSpec> flow;                      // the same, of a pipeline
+  std::string default_prompt;        // name of the prompt of requests that name none; empty: no prompt
+  std::size_t dimensions = 0;        // vectors are cut to so many where a request asks for no size; 0: whole
+  Activation label_activation = {};  // of its logits: kUsual if the model does not say
+  Activation score_activation = {};
+  std::shared_ptr<const TextSpec> text;    // null: it came without a tokenizer
+  std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
+  std::shared_ptr<const FlowSpec> flow;    // the same, of a pipeline
   // Of a cascade: how rows are written for stages of other vocabularies: their inputs and tokenizer, and the same
   // outputs. Where there are any, requests are text.
   std::vector<std::shared_ptr<const ModelSpec>> wordings;

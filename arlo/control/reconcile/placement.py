@@ -152,6 +152,10 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
         message.tasks.add(name=task, labels=labels)
     for prompt, text in manifest.prompts.items():
         message.prompts.add(name=prompt, text=text)
+    message.default_prompt = manifest.default_prompt
+    message.dimensions = manifest.dimensions
+    message.label_activation = manifest.label_activation
+    message.score_activation = manifest.score_activation
     for tensor in manifest.inputs:
         role = f"ROLE_{tensor.role.upper()}"
         message.inputs.add(

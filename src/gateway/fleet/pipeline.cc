@@ -499,6 +499,11 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   if (flow->stages.size() == 1 && flow->chunks.window == 0) {  // one answer to a row: as of the model itself
     out->text = entry.text;
     out->labels = entry.labels;
+    out->prompts = entry.prompts;
+    out->default_prompt = entry.default_prompt;
+    out->dimensions = entry.dimensions;
+    out->label_activation = entry.label_activation;
+    out->score_activation = entry.score_activation;
   }
   out->vocabulary = entry.vocabulary;
   out->slo_ns = TimeNs{from.slo_ms()} * 1'000'000;

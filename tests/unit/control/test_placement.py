@@ -48,10 +48,20 @@ def test_capacity_is_the_floor_of_slo_over_latency() -> None:
     assert capacity(runtime(512, 6000, dynamic=True), 150) == 25, "at max_length, not at the shortest point"
 
 
-def test_prompts_of_a_model_are_the_gateways() -> None:
-    manifest = dataclasses.replace(MANIFEST, prompts={"query": "query: ", "passage": "passage: "})
+def test_what_answers_are_made_by_is_the_gateways() -> None:
+    manifest = dataclasses.replace(
+        MANIFEST,
+        prompts={"query": "query: ", "document": ""},
+        default_prompt="query",
+        dimensions=64,
+        label_activation="sigmoid",
+        score_activation="identity",
+    )
     message = deployment_message(configured("allocation = {64 = 1}"), manifest, [("w0", "m_64")], {"w0": "h:1"})
-    assert {prompt.name: prompt.text for prompt in message.model.prompts} == manifest.prompts
+    model = message.model
+    assert {prompt.name: prompt.text for prompt in model.prompts} == manifest.prompts
+    assert (model.default_prompt, model.dimensions) == ("query", 64)
+    assert (model.label_activation, model.score_activation) == ("sigmoid", "identity")
 
 
 def test_deployment_message() -> None:

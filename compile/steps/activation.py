@@ -1,0 +1,56 @@
+"""Part of step 1, resolve: what makes probabilities of a model's logits, and scores, as the libraries do.
+
+Probabilities of labels are those of the text-classification pipeline of transformers; scores of pairs those of
+CrossEncoder of sentence-transformers. An activation that a cross-encoder's folder names goes before both rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from arlo.catalog.manifest import Activation
+from arlo.errors import ConfigError
+
+_TORCH = re.compile(r"torch\.nn\.(modules\.\w+\.)?(Softmax|Sigmoid|Identity|Tanh)")
+_OF_ROWS = ("sequence-classification", "reranker", "classification")
+
+
+def activations(
+    where: Path, config: Mapping[str, Any], saved: Mapping[str, Any], *, task: str, labels: int
+) -> tuple[Activation | Literal[""], Activation | Literal[""]]:
+    """Of labels and of scores; empty where the task has no logits of labels. `config` is config.json of the folder
+    `where`, `saved` its config_sentence_transformers.json. ConfigError: it names an activation that is not known."""
+    if task == "token-classification":
+        return "softmax", ""
+    if task not in _OF_ROWS:
+        return "", ""
+    own = _own(where, config, saved)
+    problem = config.get("problem_type")
+    of_labels: Activation = "softmax"
+    if problem == "regression":
+        of_labels = "identity"
+    elif problem == "multi_label_classification" or labels == 1:
+        of_labels = "sigmoid"
+    return own or of_labels, own or ("sigmoid" if labels == 1 else "identity")
+
+
+def _own(where: Path, config: Mapping[str, Any], saved: Mapping[str, Any]) -> Activation | None:
+    """The activation that the folder of a cross-encoder names, in the order in which CrossEncoder looks for it."""
+    newer = config.get("sentence_transformers")
+    named = saved.get("activation_fn")
+    if named is None and isinstance(newer, Mapping) and "activation_fn" in newer:
+        named = newer["activation_fn"]
+    elif named is None:
+        named = config.get("sbert_ce_default_activation_function")
+    if named is None:
+        return None
+    known = _TORCH.fullmatch(str(named))
+    if known is None:
+        raise ConfigError(
+            f"{where} names the activation {named!r}, which is not known: supported are torch.nn.Softmax, Sigmoid, "
+            "Identity and Tanh; name one of these in its config.json (sentence_transformers.activation_fn)"
+        )
+    return cast(Activation, known[2].lower())

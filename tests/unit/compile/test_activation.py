@@ -1,0 +1,103 @@
+"""Activations of logits are those of the text-classification pipeline of transformers and of CrossEncoder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arlo.compile import CompileOptions
+from arlo.compile.cache import Hasher
+from arlo.compile.steps.resolve import SourceModel, resolve
+from arlo.errors import ConfigError
+from tests.fakes.tiny_model import write_shell
+
+MULTI_LABEL = {"problem_type": "multi_label_classification"}
+IDENTITY = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
+TANH = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh", "version": "4.0.0"}}
+CASES: list[tuple[int, dict[str, Any], str, str]] = [
+    (3, {}, "softmax", "identity"),
+    (2, {"problem_type": "single_label_classification"}, "softmax", "identity"),
+    (3, MULTI_LABEL, "sigmoid", "identity"),
+    (3, {"problem_type": "regression"}, "identity", "identity"),
+    (3, {"function_to_apply": "none"}, "softmax", "identity"),  # the pipeline looks at it last, and never gets there
+    (1, {}, "sigmoid", "sigmoid"),
+    (1, {"problem_type": "regression"}, "identity", "sigmoid"),
+    (1, IDENTITY, "identity", "identity"),
+    (1, TANH, "tanh", "tanh"),
+    (1, IDENTITY | TANH, "tanh", "tanh"),
+    (3, {"sentence_transformers": {"activation_fn": "torch.nn.Softmax"}} | MULTI_LABEL, "softmax", "softmax"),
+]
+
+
+def _read(folder: Path, task: str = "auto") -> SourceModel:
+    return resolve(CompileOptions(source=folder, out=Path("out"), lengths=(16,), task=task), Hasher())
+
+
+def _shell(folder: Path, labels: int, config: dict[str, Any], saved: dict[str, Any] | None = None) -> Path:
+    names = {str(number): f"LABEL_{number}" for number in range(labels)}
+    write_shell(folder, architectures=["BertForSequenceClassification"], id2label=names, **config)
+    if saved is not None:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(saved))
+    return folder
+
+
+@pytest.mark.parametrize(("labels", "config", "of_labels", "of_scores"), CASES)
+def test_as_the_folder_says(
+    tmp_path: Path, labels: int, config: dict[str, Any], of_labels: str, of_scores: str
+) -> None:
+    model = _read(_shell(tmp_path, labels, config))
+    assert (model.label_activation, model.score_activation) == (of_labels, of_scores)
+
+
+def test_what_sentence_transformers_saved_of_the_model_goes_first(tmp_path: Path) -> None:
+    saved = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid"}
+    model = _read(_shell(tmp_path, 1, TANH, saved))
+    assert (model.label_activation, model.score_activation) == ("sigmoid", "sigmoid")
+
+
+@pytest.mark.parametrize("named", ["torch.nn.modules.activation.ReLU", "evil.Sigmoid", 7])
+def test_an_activation_that_is_not_known_is_refused_by_name(tmp_path: Path, named: Any) -> None:
+    folder = _shell(tmp_path, 1, {"sentence_transformers": {"activation_fn": named}})
+    with pytest.raises(ConfigError, match=str(named)):
+        _read(folder)
+    assert _read(folder, "embedding").score_activation == ""  # without a head it does not matter
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice for softmax")
+@pytest.mark.parametrize(("labels", "config", "of_labels", "of_scores"), CASES)
+def test_as_the_libraries_compute(
+    tmp_path: Path, labels: int, config: dict[str, Any], of_labels: str, of_scores: str
+) -> None:
+    import torch
+    import transformers
+    from sentence_transformers import CrossEncoder
+
+    functions = {
+        "softmax": lambda z: torch.softmax(z, -1),
+        "sigmoid": torch.sigmoid,
+        "identity": lambda z: z,
+        "tanh": torch.tanh,
+    }
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(**sizes, vocab_size=16, num_labels=labels, **config)
+    ).eval()
+    with torch.no_grad():
+        model.classifier.bias.copy_(torch.linspace(-1.5, 2, labels))
+        logits = model(torch.tensor([[2, 7, 3]])).logits
+    model.save_pretrained(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijk"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    own = IDENTITY.keys() | TANH.keys()
+    if not own & config.keys():  # the pipeline does not know cross-encoders
+        pipeline = transformers.pipeline("text-classification", str(tmp_path), top_k=None)
+        answer = pipeline.postprocess({"logits": logits}, top_k=None, _legacy=False)
+        wanted = {each["label"]: each["score"] for each in answer}
+        found = functions[of_labels](logits[0]).tolist()
+        assert [wanted[f"LABEL_{i}"] for i in range(labels)] == pytest.approx(found, abs=1e-6)
+    encoder = CrossEncoder(str(tmp_path))
+    torch.testing.assert_close(encoder.activation_fn(logits), functions[of_scores](logits))
