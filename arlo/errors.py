@@ -38,6 +38,18 @@ class EnvironmentProblem(ArloError):  # noqa: N818  # EnvironmentError is a name
     exit_code = 3
 
 
+def how_to_install(*packages: str) -> str:
+    """The command that brings these packages.
+
+    PyPI's PyTorch for Linux carries CUDA, several GB; that of PyTorch's own index is for the CPU.
+    """
+    if {"torch", "transformers"} & {*packages}:
+        index = "--extra-index-url https://download.pytorch.org/whl/cpu"
+        return f"pip install 'arlo-serve[up,compile]' {index} (for a GPU: without --extra-index-url)"
+    known = {"onnx", "onnxscript", "onnx_ir", "onnxruntime", "a Triton server"}
+    return "pip install " + ("'arlo-serve[up]'" if {*packages} <= known else " ".join(packages))
+
+
 class CompileError(ArloError):
     """A compile step failed."""
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from arlo.clock import monotonic_s
-from arlo.errors import CompileError, EnvironmentProblem
+from arlo.errors import CompileError, EnvironmentProblem, how_to_install
 
 _ENTRY = "entry.json"
 _TEMPORARY = ".tmp-"
@@ -91,9 +91,7 @@ def tool_versions(*packages: str) -> dict[str, str]:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            raise EnvironmentProblem(
-                f"the package {package} is needed to compile: pip install 'arlo-serve[compile]'"
-            ) from None
+            raise EnvironmentProblem(f"the package {package} is needed to compile: {how_to_install(package)}") from None
     return versions
 
 

@@ -1,18 +1,19 @@
-"""Pooling of token embeddings to one sentence embedding, twice: in torch for the export, in NumPy as the reference.
+"""Pooling of token embeddings to one sentence embedding: in torch and in ONNX for exports, in NumPy as the reference.
 
-The torch form is what sentence-transformers computes, with masks. The NumPy form works on one row without padding, so
-it needs no mask at all, and shares no code with the first: `verify` compares the two.
+The first two are what sentence-transformers computes, with masks. The NumPy form works on one row without padding, so
+it needs no mask at all, and shares no code with them: `verify` compares it with what was exported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import onnx_ir
     import torch
 
 
@@ -40,6 +41,52 @@ def pool_torch(hidden: torch.Tensor, mask: torch.Tensor, modes: Sequence[str], *
             pooled.append(hidden.gather(1, index).squeeze(1))
     result = torch.cat(pooled, dim=-1) if len(pooled) > 1 else pooled[0]
     return torch.nn.functional.normalize(result, p=2.0, dim=1) if normalize else result
+
+
+def pool_graph(
+    tape: onnx_ir.tape.Tape, hidden: onnx_ir.Value, mask: onnx_ir.Value, modes: Sequence[str], *, normalize: bool
+) -> onnx_ir.Value:
+    """`pool_torch` as nodes of opset 18 on `tape`; the mask is INT64."""
+    import onnx_ir
+
+    def op(kind: str, *inputs: onnx_ir.Value, **attributes: Any) -> onnx_ir.Value:
+        return tape.op(kind, inputs, attributes)
+
+    def constant(value: float | list[int]) -> onnx_ir.Value:
+        array = np.asarray(value, np.float32 if isinstance(value, float) else np.int64)
+        return op("Constant", value=onnx_ir.tensor(array))
+
+    def total(values: onnx_ir.Value, weights: onnx_ir.Value) -> tuple[onnx_ir.Value, onnx_ir.Value]:
+        weights = op("Unsqueeze", weights, constant([-1]))
+        sums = [op("ReduceSum", each, constant([1]), keepdims=0) for each in (op("Mul", values, weights), weights)]
+        return sums[0], op("Max", sums[1], constant(1e-9))
+
+    def token(scores: onnx_ir.Value) -> onnx_ir.Value:
+        return op("GatherND", hidden, op("ArgMax", scores, axis=1), batch_dims=1)
+
+    flags = op("Cast", mask, to=int(onnx_ir.DataType.FLOAT))  # [rows, tokens]
+    ranks = op("CumSum", op("Add", op("Mul", flags, constant(0.0)), constant(1.0)), constant([1]))
+    pooled = []
+    for mode in modes:
+        if mode == "mean":
+            pooled.append(op("Div", *total(hidden, flags)))
+        elif mode == "mean_sqrt_len_tokens":
+            summed, count = total(hidden, flags)
+            pooled.append(op("Div", summed, op("Sqrt", count)))
+        elif mode == "weightedmean":
+            skipped = op("Cast", op("ArgMax", flags, axis=1), to=int(onnx_ir.DataType.FLOAT))
+            pooled.append(op("Div", *total(hidden, op("Mul", flags, op("Sub", ranks, skipped)))))
+        elif mode == "max":
+            there = op("Cast", op("Unsqueeze", flags, constant([-1])), to=int(onnx_ir.DataType.BOOL))
+            masked = op("Where", there, hidden, constant(float("-inf")))
+            pooled.append(op("ReduceMax", masked, constant([1]), keepdims=0))
+        else:
+            pooled.append(token(flags if mode == "cls" else op("Mul", flags, ranks)))
+    result = op("Concat", *pooled, axis=-1) if len(pooled) > 1 else pooled[0]
+    if normalize:
+        norm = op("ReduceL2", result, constant([1]), keepdims=1)
+        result = op("Div", result, op("Max", norm, constant(1e-12)))
+    return result
 
 
 def pool_numpy(hidden: NDArray[np.float32], modes: Sequence[str], *, normalize: bool) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 _KNOWN_WARNINGS = re.compile(
     r"axis name: .* will not be used"  # two inputs share an axis, which is what we mean
@@ -46,13 +47,17 @@ def known_noise_silenced() -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         # Both set up their loggers when they are imported: that must be over before the handlers are exchanged.
-        import torch  # noqa: F401
-        from transformers.utils import logging as transformers_logging
+        with contextlib.suppress(ImportError):
+            import torch  # noqa: F401
+        bars: Any = None
+        with contextlib.suppress(ImportError):
+            from transformers.utils import logging as bars  # type: ignore[no-redef]
 
         loggers = [logging.getLogger(name) for name in _LOGGERS]
         before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
-        bar_was_on = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        bar_was_on = bars is not None and bars.is_progress_bar_enabled()
+        if bar_was_on:
+            bars.disable_progress_bar()
         for logger in loggers:
             logger.handlers, logger.propagate = [collector], False
         try:
@@ -61,7 +66,7 @@ def known_noise_silenced() -> Iterator[list[str]]:
             for logger, handlers, propagate in before:
                 logger.handlers, logger.propagate = handlers, propagate
             if bar_was_on:
-                transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+                bars.enable_progress_bar()
             notes.extend(
                 f"{warning.category.__name__}: {warning.message}"
                 for warning in caught

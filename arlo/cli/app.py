@@ -14,7 +14,7 @@ from typing import Any
 import arlo
 from arlo.cli.commands import BY_NAME, COMMANDS, add
 from arlo.cli.text import HelpFormatter
-from arlo.errors import ArloError
+from arlo.errors import ArloError, EnvironmentProblem, how_to_install
 
 DESCRIPTION = """Length-aware serving of BERT-like encoders in front of NVIDIA Triton.
 
@@ -90,6 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader went away (`arlo status | head`); keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except ModuleNotFoundError as error:  # a package of an extra, imported where it is used
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "arlo"):
+            raise
+        print(f"arlo: error: this needs the package {package}: {how_to_install(package)}", file=sys.stderr)
+        return EnvironmentProblem.exit_code
     except ArloError as error:
         if os.environ.get("ARLO_DEBUG"):
             traceback.print_exc()

@@ -11,7 +11,7 @@ from arlo.compile.job import Job
 from arlo.compile.repository.triton_config import model_code, triton_config
 from arlo.compile.signals.words import words_of
 from arlo.compile.spec import RuntimeSpec
-from arlo.compile.steps.export import OPSET, TOOLS
+from arlo.compile.steps.export import OPSET, tools_of
 from arlo.compile.steps.latency import points_of
 from arlo.compile.steps.repository import RepositoryWriter
 from arlo.compile.steps.tokenizer import FILE_NAME as TOKENIZER
@@ -51,7 +51,7 @@ def write_repository(
         inputs=model.inputs,
         outputs=job.outputs,
         runtimes=tuple(_described(job, runtime, writer) for runtime in runtimes),
-        tools=tool_versions(*TOOLS) | engine.versions(),
+        tools=tool_versions(*tools_of(model)) | engine.versions(),
         options={
             "lengths": [runtime.spec.max_length for runtime in runtimes if runtime.spec.shape == "static"],
             "dynamic": options.dynamic,

@@ -43,7 +43,11 @@ _CODE = (
     "original",
     "steps/resolve_onnx",
 )
-TOOLS = ("torch", "transformers", "onnx", "onnxscript")
+
+
+def tools_of(model: SourceModel) -> tuple[str, ...]:
+    """The packages that export `model`; an ONNX file needs no torch."""
+    return ("onnx", "onnxscript") if model.onnx is not None else ("torch", "transformers", "onnx", "onnxscript")
 
 
 def export_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry:
@@ -59,7 +63,7 @@ def export_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry
         "normalize": model.normalize,
         "precision": precision,
         "opset": OPSET,
-        "tools": tool_versions(*TOOLS),
+        "tools": tool_versions(*tools_of(model)),
         "code": code_version(*_CODE),
     }
     return cache.step("export", parts, lambda folder: _export(model, precision, folder))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.tensors import sample
 from arlo.compile.engines.interface import Precision
-from arlo.compile.pooling import pool_torch
+from arlo.compile.pooling import pool_graph
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import GRAPH, ROWS, TOKENS
 from arlo.compile.steps.cleanup import Graph
@@ -172,63 +172,18 @@ def _keep_outputs(model: onnx_ir.Model, names: list[str]) -> None:
 
 
 def _append_pooling(model: onnx_ir.Model, source: SourceModel, hidden_name: str) -> None:
-    """Put the pooling of the exporter behind a graph that has only the hidden states of the tokens."""
+    """Pool the hidden states of the tokens, where the graph ends with these, as a new first output."""
     import onnx_ir
 
     graph = model.graph
-    hidden = next(value for value in graph.outputs if value.name == hidden_name)
-    mask = next(value for value in graph.inputs if value.name == "attention_mask")
-    pooling = _exported_pooling(source)
-    by_name = {"hidden": hidden, "mask": mask}
-    moved = {id(value): by_name[value.name or ""] for value in pooling.graph.inputs}
-    for name, value in pooling.graph.initializers.items():
-        constant = onnx_ir.Value(
-            name=f"pooling_{name}", const_value=value.const_value, shape=value.shape, type=value.type
-        )
-        graph.register_initializer(constant)
-        moved[id(value)] = constant
-    for index, node in enumerate(pooling.graph):
-        copy = onnx_ir.Node(
-            node.domain,
-            node.op_type,
-            [None if value is None else moved[id(value)] for value in node.inputs],
-            list(node.attributes.values()),
-            num_outputs=len(node.outputs),
-            name=f"pooling_{index}",
-        )
-        for old, new in zip(node.outputs, copy.outputs, strict=True):
-            new.name, new.type = f"pooling_{old.name}", old.type
-            moved[id(old)] = new
-        graph.append(copy)
     for value in (value for node in graph for value in node.outputs):
         if value.name == SENTENCE:
             value.name = f"{SENTENCE}_inside"
-    pooled = moved[id(pooling.graph.outputs[0])]
-    pooled.name = SENTENCE
+    hidden = next(value for value in graph.outputs if value.name == hidden_name)
+    mask = next(value for value in graph.inputs if value.name == "attention_mask")
+    pooled = pool_graph(onnx_ir.tape.Tape(graph), hidden, mask, source.pooling, normalize=source.normalize)
+    pooled.name, pooled.dtype = SENTENCE, onnx_ir.DataType.FLOAT
     graph.outputs.insert(0, pooled)
-
-
-def _exported_pooling(source: SourceModel) -> onnx_ir.Model:
-    """The pooling as a graph of its own: `hidden` [rows, tokens, dim] and `mask` [rows, tokens] to [rows, dims]."""
-    with known_noise_silenced():
-        import torch
-
-        class Pooling(torch.nn.Module):
-            def forward(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-                return pool_torch(hidden, mask, source.pooling, normalize=source.normalize)
-
-        axes: dict[int, Any] = {0: torch.export.Dim(ROWS), 1: torch.export.Dim(TOKENS)}
-        program = torch.onnx.export(
-            Pooling(),
-            (torch.rand(2, 9, 5), torch.ones(2, 9, dtype=torch.int64)),
-            dynamo=True,
-            opset_version=_CONVERTED_OPSET,
-            input_names=["hidden", "mask"],
-            dynamic_shapes=({**axes, 2: torch.export.Dim("dim")}, axes),
-            verbose=False,
-        )
-    assert program is not None
-    return program.model
 
 
 def _name_axes(

@@ -93,7 +93,7 @@ def reference_step(
         "outputs": [[output.name, output.token_level, list(output.dims)] for output in outputs],
         "importance": importance and dataclasses.asdict(importance),
         "texts": texts.key(),
-        "tools": tool_versions("onnxruntime" if _onnx(model) else "torch", "transformers", "tokenizers"),
+        "tools": tool_versions("tokenizers", *(("onnxruntime",) if _onnx(model) else ("torch", "transformers"))),
         "code": code_version("steps/reference", "verify/answers", "texts", "original", "pooling", "signals/graph"),
     }
     entries = {}

@@ -132,6 +132,10 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
         )
     modules = _modules(root)
     folder = root / modules.path
+    if options.engine != "torch" and (graph := _graph_instead(root, folder)):
+        found = _resolve_file(dataclasses.replace(options, source=graph, name=name or _clean_name(root)), hasher)
+        why = "PyTorch is not installed" if _has_weights(folder) else "the folder has no other weights"
+        return dataclasses.replace(found, notes=(f"compiled from {graph.relative_to(root)}: {why}", *found.notes))
     config = _read_json(folder / "config.json", "it is not a Hugging Face model folder")
     _refuse_decoders(folder, config)
     weights = _weight_files(folder)
@@ -384,6 +388,22 @@ def _refuse_decoders(folder: Path, config: dict[str, Any]) -> None:
             f"{folder}: models of the type {kind} cannot be served with padding, as {_MIX_PADDING[kind]}: "
             "choose a model with attention throughout"
         )
+
+
+def _has_weights(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _WEIGHTS)
+
+
+def _graph_instead(root: Path, folder: Path) -> Path | None:
+    """The ONNX file to compile where the weights in `folder` are missing, or PyTorch, which reads them.
+
+    None where there is none, or several and none of them is called model.onnx.
+    """
+    if _has_weights(folder) and (importlib.util.find_spec("torch") or not importlib.util.find_spec("onnx")):
+        return None
+    graphs = sorted([*root.glob("onnx/*.onnx"), *root.glob("*.onnx")])
+    named = [path for path in graphs if path.name == "model.onnx"]
+    return named[0] if named else graphs[0] if len(graphs) == 1 else None
 
 
 def _weight_files(folder: Path) -> list[Path]:

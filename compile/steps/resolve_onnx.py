@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.manifest import InputTensor
 from arlo.catalog.tasks import TASK
-from arlo.compile.cache import Hasher
+from arlo.compile.cache import Hasher, tool_versions
 from arlo.compile.options import CompileOptions
 from arlo.compile.steps.resolve_tensors import tensor_inputs
 from arlo.errors import ConfigError
@@ -169,6 +169,7 @@ def hashes_of(path: Path, found: Described, hasher: Hasher) -> dict[str, str]:
 
 
 def _load(path: Path) -> onnx.ModelProto:
+    tool_versions("onnx")
     import onnx
 
     try:

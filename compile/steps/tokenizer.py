@@ -30,7 +30,7 @@ def tokenizer_step(cache: Cache, hasher: Hasher, model: SourceModel) -> Entry:
         "files": files,
         "lower_case": model.lower_case,
         "model_type": model.model_type,
-        "tools": tool_versions("tokenizers", "transformers"),
+        "tools": tool_versions("tokenizers", *(() if FILE_NAME in files else ("transformers",))),
         "code": code_version("steps/tokenizer"),
     }
 

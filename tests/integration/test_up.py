@@ -14,18 +14,38 @@ from typing import Any
 
 import httpx
 import numpy as np
+import onnxruntime
 import pytest
+from tokenizers import Tokenizer
 
-from tests.fakes.tiny_model import write_tiny
+from arlo.compile.pooling import pool_numpy
+from tests.fakes.tiny_model import write_onnx, write_tiny
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
 
 WAIT_S = 120
-NO_COMPILER = """
-import importlib.util
-find = importlib.util.find_spec
-gone = ("torch", "transformers", "onnx", "onnxscript")
-importlib.util.find_spec = lambda name, package=None: None if name in gone else find(name, package)
+WITHOUT = """
+import importlib.metadata, importlib.util, sys
+
+GONE = {gone}
+find, version = importlib.util.find_spec, importlib.metadata.version
+
+
+class Gone:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in GONE:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+def version_of(name):
+    if name in GONE:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return version(name)
+
+
+sys.meta_path.insert(0, Gone())
+importlib.metadata.version = version_of
+importlib.util.find_spec = lambda name, package=None: None if name in GONE else find(name, package)
 """
 TEXT = "which library carries the colour of the sea"
 
@@ -76,6 +96,14 @@ def running_from(folder: Path) -> list[str]:
     return found
 
 
+def without(work: Path, *packages: str) -> dict[str, str]:
+    """The environment of a Python in which these packages are not installed."""
+    folder = work / "-".join(("without", *packages))
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITHOUT.format(gone=packages))
+    return {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+
+
 async def up_fails(work: Path, *words: str, env: Mapping[str, str] | None = None) -> tuple[int | None, bytes, str]:
     """Exit code, output and errors of an `arlo up` that ends by itself."""
     process = await asyncio.create_subprocess_exec(
@@ -118,10 +146,7 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
     assert running_from(tmp_path) == []
 
     # A finished build is served where nothing could be compiled; what is not built is refused.
-    no_compiler = tmp_path / "no-compiler"
-    no_compiler.mkdir()
-    (no_compiler / "sitecustomize.py").write_text(NO_COMPILER)
-    env = {"PYTHONPATH": f"{no_compiler}:{os.environ.get('PYTHONPATH', '')}"}
+    env = without(tmp_path, "torch", "transformers", "onnx", "onnxscript")
     again = await Up.start(tmp_path, model, env=env)
     assert again.ready["config"] == up.ready["config"]
     async with httpx.AsyncClient(base_url=f"http://{again.ready['api']}", timeout=30) as client:
@@ -172,3 +197,33 @@ async def test_with_torch_one_runtime_is_all_that_is_built(tmp_path: Path) -> No
     code, _, errors = await up_fails(tmp_path, str(model), "--engine", "torch", "--precision", "fp8")
     assert code == 2
     assert "fp8" in errors
+
+
+async def test_an_onnx_folder_is_served_without_torch_and_transformers(tmp_path: Path) -> None:
+    """As optimum and sentence-transformers export it: onnx/model.onnx in the folder of the model, which is pooled."""
+    folder = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
+    (folder / "onnx").mkdir()
+    graph = write_onnx(folder / "onnx" / "model.onnx")
+    env = without(tmp_path, "torch", "transformers")
+    up = await Up.start(tmp_path, folder, env=env)
+    async with httpx.AsyncClient(base_url=f"http://{up.ready['api']}", timeout=30) as client:
+        async with asyncio.timeout(WAIT_S):
+            while not up.events("built"):
+                assert not up.events("build_failed") + up.events("change_failed"), up.log.read_text()
+                answer = await client.post("/v1/embeddings", json={"model": "tiny", "input": TEXT})
+                assert answer.status_code == 200, answer.text
+    assert await up.stop() == 0
+    assert f"compiling tiny from {graph}" in up.log.read_text()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    ids = np.array([tokenizer.encode(TEXT).ids])
+    session = onnxruntime.InferenceSession(str(graph), providers=["CPUExecutionProvider"])
+    (hidden,) = session.run(["last_hidden_state"], {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+    wanted = pool_numpy(hidden[0], ("mean",), normalize=True)
+    np.testing.assert_allclose(answer.json()["data"][0]["embedding"], wanted, atol=1e-5)
+    # Of weights alone PyTorch makes a graph; what brings it is named.
+    graph.unlink()
+    code, out, errors = await up_fails(tmp_path, str(folder), "--port", "0", "--grpc-port", "0", env=env)
+    assert (code, out) == (3, b"")
+    assert "lacks torch, transformers: pip install 'arlo-serve[up,compile]' --extra-index-url" in errors

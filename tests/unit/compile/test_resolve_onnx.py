@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from arlo.compile.cache import Hasher
 from arlo.compile.steps.resolve import SourceModel, resolve
 from arlo.compile.steps.resolve_onnx import OPSETS
 from arlo.errors import ConfigError
-from tests.fakes.tiny_model import MAX_TOKENS, write_onnx
+from tests.fakes.tiny_model import MAX_TOKENS, write_onnx, write_shell
 
 
 def read(path: Path, **options: Any) -> SourceModel:
@@ -174,8 +175,33 @@ def test_what_is_no_onnx_file(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="is not an ONNX"):
             read(path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ConfigError, match=r"has no weights .*give the ONNX file itself, as .*model\.onnx"):
+    for name in ("model_fp16.onnx", "model_quantized.onnx"):
+        path.rename(tmp_path / name)
+        path.write_bytes(b"")
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"has no weights .*give the ONNX file itself, as .*model_fp16\.onnx"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["onnx/model.onnx", "model.onnx", "onnx/only.onnx"])
+def test_a_folder_is_its_onnx_file_where_its_weights_cannot_be_read(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_shell(tmp_path / "bert", weights=False)
+    (folder / "onnx").mkdir()
+    path = write_onnx(folder / place)
+    (folder / "vocab.txt").write_text("[PAD]")
+    model = read(folder)
+    assert (model.onnx, model.name, model.tokenizer_folder) == (path, "bert", folder)
+    assert f"compiled from {place}: the folder has no other weights" in model.notes
+    with pytest.raises(ConfigError, match="has no weights"):
+        read(folder, engine="torch")
+    write_shell(folder)
+    assert read(folder).onnx is None
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+    assert read(folder).onnx == path
+    assert f"compiled from {place}: PyTorch is not installed" in read(folder).notes
 
 
 def test_outputs_of_other_shapes(tmp_path: Path) -> None:
