@@ -1,7 +1,8 @@
 """Keeps the gateway up, and the deployment in force at it. One event loop.
 
 A managed gateway that died, or that answers nothing, is started again on the same ports and gets the deployment; one
-that runs elsewhere gets it when it has lost it.
+that runs elsewhere gets it when it has lost it. A rolling update starts a second gateway under the same name, and ends
+the first when the second is ready: we give the second the deployment, which makes it ready, and stay with it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from arlo.config import Config
 from arlo.control.backoff import Backoff
 from arlo.control.events import emit
 from arlo.control.gateway.admin import GatewayUnreachableError
-from arlo.control.gateway.process import Addresses, GatewayProcess, reachable
+from arlo.control.gateway.process import Addresses, GatewayProcess, addresses_of, reachable
 from arlo.control.gateway.watch import GatewayWatch
 from arlo.control.reconcile.deployments import Deployments, OtherControlPlaneError, VersionSpentError
 from arlo.errors import ArloError, GatewayError
@@ -71,22 +72,26 @@ class GatewayKeeper:
             self.addresses = Addresses(
                 grpc=gateway.grpc_address, http=gateway.http_address, admin=gateway.admin_address
             )
-        self._deployments.connect(reachable(self.addresses.admin))
+        admin, data = reachable(self.addresses.admin), self.addresses.grpc
+        if not gateway.managed and reachable(data) != data and ":" in admin:  # bound to any address, of another host
+            data = f"{admin.rpartition(':')[0]}:{data.rpartition(':')[2]}"
+        self._deployments.connect(admin)
         self._watch = GatewayWatch(
-            reachable(self.addresses.grpc),
+            reachable(data),
             tls=gateway.tls_certificate_file is not None,
             hang_timeout_s=gateway.hang_timeout_s,
             kill=self.kill_now if gateway.managed else None,
         )
         if not gateway.managed:
+            await self._find()
             await self._deployments.admin.get_deployment()
         self._up = True
 
     def follow(self, deployments: Deployments) -> None:
         """From now on this is the deployment to keep; call it while no loop runs."""
         assert self.addresses is not None, "start() first"
-        self._deployments = deployments
-        deployments.connect(reachable(self.addresses.admin))
+        before, self._deployments = self._deployments, deployments
+        deployments.connect(before.admin.address)
 
     def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """What keeps it so, by name."""
@@ -120,6 +125,8 @@ class GatewayKeeper:
         while True:
             await asyncio.sleep(DEPLOYMENT_POLL_S)
             try:
+                if not self.config.gateway.managed:
+                    await self._find()
                 await self._deployments.ensure(states=True)
                 lost, self._up = False, True
             except GatewayUnreachableError as error:
@@ -134,6 +141,22 @@ class GatewayKeeper:
                 emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
                 if isinstance(error, VersionSpentError):
                     self.kill_now()  # a new one has no version yet
+
+    async def _find(self) -> None:
+        """Turn to another gateway of the same name: one without a deployment, or any when ours does not answer."""
+        assert self.addresses is not None
+        for address in await addresses_of(reachable(self.addresses.admin)):
+            if address == self._deployments.admin.address:
+                continue
+            async with self._deployments.client(address, timeout_s=DEPLOYMENT_POLL_S) as other:
+                try:
+                    version = (await other.get_deployment()).version
+                except GatewayError:
+                    continue
+            if not (version and self._up):
+                self._deployments.connect(address)
+                emit(log, "gateway_found", address=address, version=version)
+                return
 
     async def _keep_process(self) -> None:
         assert self._process is not None

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import sysconfig
 from pathlib import Path
 
@@ -254,6 +255,16 @@ def reachable(address: str) -> str:
     """An address to connect to for one that was bound: any-address means loopback."""
     host, _, port = address.rpartition(":")
     return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "::", "*") else address
+
+
+async def addresses_of(address: str) -> list[str]:
+    """The host:port of each address that the host's name has now; `address` itself where it is no name."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (OSError, ValueError):  # a Unix socket, or a name that nothing has now
+        return [address]
+    return sorted({f"[{to[0]}]:{port}" if family == socket.AF_INET6 else f"{to[0]}:{port}" for family, *_, to in found})
 
 
 def _pinned(asked: str, bound: str) -> str:

@@ -75,9 +75,13 @@ class Deployments:
 
     def connect(self, address: str) -> None:
         """Use the gateway whose admin port is at `address`."""
+        self._admin = self.client(address)
+
+    def client(self, address: str, *, timeout_s: float = 10.0) -> AdminClient:
+        """A further connection, to any gateway, about our model."""
         # A gateway that has one model is asked for that, whatever its name was before.
         shared, model = self._config.gateway.several_models, self._config.model.name or self._manifest.model
-        self._admin = AdminClient(address, model=model if shared else "", beside=shared)
+        return AdminClient(address, model=model if shared else "", beside=shared, timeout_s=timeout_s)
 
     async def close(self) -> None:
         """Close the connection. Idempotent."""

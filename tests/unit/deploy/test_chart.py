@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
@@ -13,6 +14,8 @@ import pytest
 import yaml
 
 from arlo import config
+from arlo.cli.config import effective
+from arlo.config.model import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "deploy" / "chart"
@@ -69,6 +72,9 @@ def test_objects_are_those_of_the_manifests() -> None:
         if kind in ("Deployment", "StatefulSet"):
             assert got["spec"].get("replicas") == wanted["spec"].get("replicas")
             (ours,), (theirs,) = pod(got)["containers"], pod(wanted)["containers"]
+            for key in ("minReadySeconds", "strategy"):
+                assert got["spec"].get(key) == wanted["spec"].get(key), (name, key)
+            assert pod(got)["terminationGracePeriodSeconds"] == pod(wanted)["terminationGracePeriodSeconds"]
             for key in ("startupProbe", "livenessProbe", "readinessProbe", "securityContext", "resources"):
                 assert ours.get(key) == theirs.get(key), (name, key)
             if name != "control":  # there it is which file
@@ -126,7 +132,68 @@ def test_the_configurations_are_read_by_the_program(tmp_path: Path) -> None:
     raw = tomllib.loads(objects["ConfigMap", "r-config"]["data"]["arlo.toml"])
     assert raw["deployment"]["allocation"] == {"128": 2, "512": 3}
     volumes = {each["name"]: each for each in pod(objects["Deployment", "r-gateway"])["volumes"]}
-    assert volumes["token"]["secret"]["secretName"] == "clients"
+    assert volumes["secret-arlo-token"]["secret"]["secretName"] == "clients"
+
+
+def test_every_key_of_every_section_can_be_given_as_a_value(tmp_path: Path) -> None:
+    """Over what the chart writes by itself, too: no section is written twice."""
+    sections = effective(toml_of(rendered(), "arlo.toml", tmp_path))
+    assert set(sections) >= set(SECTIONS) - {"cascade", "pipeline"}
+    sections["gateway"] |= {"drain_timeout_ms": 7000, "aliases": {'an "odd" name <&>': "m"}, "auto_truncate": True}
+    sections["dispatch"] |= {"alpha": 0.5, "max_queued": 10_000_000}
+    sections["limits"]["memory_bytes"] = 1 << 40
+    sections["workers"]["log_verbose"] = 2
+    objects = rendered(f"config={json.dumps(sections)}")
+    assert effective(toml_of(objects, "arlo.toml", tmp_path)) == sections
+    of_control = effective(toml_of(objects, "control.toml", tmp_path))
+    assert of_control.pop("gateway")["admin_address"] == "0.0.0.0:8003"  # as it is given
+    assert of_control == {name: keys for name, keys in sections.items() if name != "gateway"}
+
+
+def test_several_models_with_workers_of_their_own(tmp_path: Path) -> None:
+    models = [{"name": name, "repository": f"/models/{name}", "slo_ms": 90, "workers": 2} for name in ("a", "b")]
+    objects = rendered(f"config={json.dumps({'model': models})}", "allocation=[]", "workers.count=4")
+    loaded = toml_of(objects, "arlo.toml", tmp_path)
+    assert [(each.name, each.repository, each.slo_ms, each.workers) for each in loaded.models] == [
+        ("a", Path("/models/a"), 90, 2),
+        ("b", Path("/models/b"), 90, 2),
+    ]
+    assert loaded.workers.endpoints[3] == "r-worker-3.r-workers:8001"
+    assert objects["StatefulSet", "r-worker"]["spec"]["replicas"] == 4
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"cascade": {"manifest": "/models/cascade.json", "slo_ms": 90}}, {"pipeline": {"flow": "/models/f.toml"}}],
+)
+def test_a_cascade_or_a_pipeline_instead_of_a_model(section: dict[str, Any]) -> None:
+    objects = rendered(f"config={json.dumps(section)}", "allocation=[]", "workers.count=2")
+    raw = tomllib.loads(objects["ConfigMap", "r-config"]["data"]["arlo.toml"])
+    assert raw == section | {name: raw[name] for name in ("control", "gateway", "workers")}
+
+
+def test_secrets_are_files_of_the_gateway_and_the_control_plane(tmp_path: Path) -> None:
+    for name in ("token", "tls.crt", "tls.key"):
+        (tmp_path / name).write_text("secret")
+    objects = rendered(
+        'secrets={"tokens":"mine"}',
+        'gateway.tlsSecret="web"',
+        'gateway.tokenSecret="clients"',
+        'config={"gateway":{"bulk_token_file":"/etc/tokens/token"}}',
+    )
+    text = objects["ConfigMap", "r-config"]["data"]["arlo.toml"]
+    loaded = config.parse(re.sub("/etc/[a-z-]+/", f"{tmp_path}/", text), base=tmp_path)
+    assert loaded.gateway.tls_certificate_file == tmp_path / "tls.crt"
+    assert loaded.gateway.bulk_token_file == tmp_path / "token"
+    for workload in (objects["Deployment", "r-gateway"], objects["StatefulSet", "r-control"]):
+        (container,) = pod(workload)["containers"]
+        mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        secrets = {each["name"]: each["secret"]["secretName"] for each in pod(workload)["volumes"] if "secret" in each}
+        assert {path: secrets[name] for path, name in mounts.items() if name in secrets} == {
+            "/etc/tokens": "mine",
+            "/etc/arlo-tls": "web",
+            "/etc/arlo-token": "clients",
+        }
 
 
 def test_what_is_left_out() -> None:
@@ -145,6 +212,8 @@ def test_what_is_left_out() -> None:
         ('allocation=[{"length":"long","workers":1}]', "allocation"),
         ("gateway.replicas=2", "replicas"),
         ('models.size="much"', "size"),
+        ("allocation=[]", "give `allocation` or `workers.count`"),
+        ('config={"gateway":"[gateway]"}', "config"),
     ],
 )
 def test_wrong_values_are_refused_by_name(value: str, said: str) -> None:
