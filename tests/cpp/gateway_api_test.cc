@@ -243,7 +243,7 @@ TEST(HttpApi, HeadsThatAnotherMayReadInAnotherWayAreNone) {
   };
   EXPECT_TRUE(framed("Host: a\r\nX-Y_z!: \ta b\t\r\n"));
   for (const std::string lines : {"X: a\nContent-Length: 5\r\n", "X: a\rContent-Length: 5\r\n", "X(y): a\r\n",
-                                  "X\nContent-Length: a\r\n", "Host: a\r\nHost: a\r\n", ": a\r\n", "X : a\r\n"}) {
+                                  "X\nContent-Length: a\r\n", ": a\r\n", "X : a\r\n"}) {
     EXPECT_FALSE(framed(lines)) << lines;
   }
   EXPECT_FALSE(framed(std::string("X: a\0b\r\n", 9)));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gateway/front/http_message.h"
+#include "gateway/front/routes.h"
 #include "transport/address.h"
 
 namespace arlo::gateway {
@@ -36,13 +37,70 @@ TEST(HttpMessage, TheConnectionEndsAfterSomeRequests) {
 }
 
 TEST(HttpMessage, WhatIsNoRequestIsSeen) {
-  for (const std::string line : {"", " ", "GET", "GET /livez", "GET /livez HTTP/2", "\x16\x03\x01", "\r\n"}) {
+  for (const std::string line : {" ", "GET", "GET /livez", "GET /livez HTTP/2", "\x16\x03\x01", "GET livez HTTP/1.1",
+                                 "GET ftp://a/ HTTP/1.1", "GET http:///a HTTP/1.1"}) {
     const std::string bytes = line + "\r\n\r\n";
     const auto request = read_request(bytes);
     ASSERT_TRUE(request.has_value()) << line;
     EXPECT_FALSE(request->good) << line;
     EXPECT_GT(request->size, 0U);
   }
+}
+
+TEST(HttpMessage, EmptyLinesBeforeARequestAreSkipped) {
+  EXPECT_FALSE(read_request("\r\n\r\n").has_value());
+  const std::string bytes = "\r\n\r\nGET /livez HTTP/1.0\r\n\r\n";
+  const auto request = read_request(bytes);
+  ASSERT_TRUE(request.has_value());
+  EXPECT_TRUE(request->good);
+  EXPECT_EQ(request->size, bytes.size());
+  EXPECT_FALSE(read_request(" \r\nGET /livez HTTP/1.0\r\n\r\n")->good);
+}
+
+TEST(HttpMessage, ATargetMayHaveAHost) {
+  for (const std::string target : {"http://a/b?c", "HTTPS://[::1]:80/b?c", "/b?c"}) {
+    const auto bytes = "GET " + target + " HTTP/1.1\r\nHost: a\r\n\r\n";
+    const auto request = read_request(bytes);
+    ASSERT_TRUE(request.has_value() && request->good) << target;
+    EXPECT_EQ(request->path, "/b") << target;
+    EXPECT_EQ(request->query, "c") << target;
+    for (const std::size_t cut : {bytes.size(), target.size() + 4, target.size() + 5}) {
+      EXPECT_EQ(target_of(std::string_view(bytes).substr(0, cut)), "/b") << target;
+    }
+  }
+  EXPECT_EQ(target_of("GET"), "");
+  EXPECT_EQ(read_request("GET http://a?b HTTP/1.0\r\n\r\n")->path, "/");
+}
+
+TEST(HttpMessage, ARequestHasOneHost) {
+  const auto addressed = [](const std::string& lines, const std::string& version = "HTTP/1.1") {
+    return read_request("GET / " + version + "\r\n" + lines + "\r\n")->addressed;
+  };
+  EXPECT_TRUE(addressed("Host: a\r\n"));
+  EXPECT_TRUE(addressed("Host:\r\n"));
+  EXPECT_TRUE(addressed("", "HTTP/1.0"));
+  for (const std::string lines : {"", "Host: a\r\nhost: a\r\n", "Host: a b\r\n", "Host: a/b\r\n", "Host: u@a\r\n"}) {
+    EXPECT_FALSE(addressed(lines)) << lines;
+  }
+  EXPECT_FALSE(addressed("Host: a\r\nHost: b\r\n", "HTTP/1.0"));
+}
+
+TEST(Routes, NamesOfModelsMayHaveSlashes) {
+  const auto name = [](std::string_view method, std::string_view path) {
+    const auto found = find_route(method, path);
+    return found.route == nullptr ? "-" + found.other : std::string(found.route->path) + " " + found.parts[0];
+  };
+  EXPECT_EQ(name("GET", "/v1/models/a/b"), "/v1/models/** a/b");
+  EXPECT_EQ(name("GET", "/v1/models/a%2Fb/"), "/v1/models/** a/b");
+  EXPECT_EQ(name("POST", "/v2/models/a/b/infer"), "/v2/models/**/infer a/b");
+  EXPECT_EQ(name("GET", "/v2/models/a/b/versions/1/ready"), "/v2/models/**/versions/*/ready a/b");
+  EXPECT_EQ(name("GET", "/v2/models/a/versions/1"), "/v2/models/**/versions/* a");
+  EXPECT_EQ(name("GET", "/v2/models/a/infer"), "-POST");
+  EXPECT_EQ(name("POST", "/v2/models/a/ready"), "-GET");
+  EXPECT_EQ(name("POST", "/v2/models/a"), "-GET");
+  EXPECT_EQ(name("POST", "/v2/models/a/load"), "-");
+  for (const std::string path : {"/v1/models//a", "/v1/models/a//b", "/v2/models//infer"})
+    EXPECT_EQ(name("GET", path), "-");
 }
 
 TEST(HttpMessage, AnAnswerSaysHowLongItIs) {

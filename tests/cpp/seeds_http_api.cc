@@ -68,7 +68,7 @@ int main(int argc, char** argv) try {
   const auto add = [&](char task, char model, const std::string& rest) {
     write(folder / std::to_string(count++), std::string{task, model} + rest);
   };
-  const std::string start = "POST /v2/models/a/infer?model=a HTTP/1.1\r\n";
+  const std::string start = "POST /v2/models/a/infer?model=a HTTP/1.1\r\nHost: a\r\n";
   for (const auto& [task, body] : kBodies) {
     for (char model = 0; model < 12; ++model) {
       add(task, model, start + "Content-Length: " + std::to_string(std::string(body).size()) + "\r\n\r\n" + body);

@@ -181,7 +181,12 @@ bool ApiConnection::stalled(TimeNs now) const { return state_ == State::kSending
 
 void ApiConnection::go_on() {
   if (broken_) return;
-  if (state_ == State::kHead && !in_.empty()) {
+  if (state_ == State::kHead) {
+    in_.erase(0, empty_lines(in_));
+    if (in_.empty()) {
+      broken_ = ended_;
+      return;
+    }
     if (!std::exchange(timed_, true)) wait(State::kHead, all_.limits().head_time);
     if (!take_head()) {
       broken_ = broken_ || (ended_ && state_ == State::kHead);
@@ -245,8 +250,9 @@ bool ApiConnection::take_head() {
   headers_.clear();
   for (const auto& [name, value] : head->headers) headers_.push_back({std::string(name), std::string(value)});
   request_id_ = request_id_of(head->header("x-request-id"));
-  if (!head->good || !head->framed) {
-    refuse_and_close(400, "this is no request of HTTP/1.1");
+  if (!head->good || !head->framed || !head->addressed) {
+    const bool nameless = head->good && head->framed;
+    refuse_and_close(400, nameless ? "send one Host header, as HTTP/1.1 asks for" : "this is no request of HTTP/1.1");
     return false;
   }
   chunked_ = head->chunked;
@@ -262,7 +268,8 @@ bool ApiConnection::take_head() {
   last_ = last_ || head->closes;
   head_ = head->size;
   body_ = head->body;
-  if (equal_ignoring_case(head->header("expect"), "100-continue") && in_.size() == head_ && (chunked_ || body_ != 0)) {
+  if (modern_ && equal_ignoring_case(head->header("expect"), "100-continue") && in_.size() == head_ &&
+      (chunked_ || body_ != 0)) {
     if (stream_.write(kContinue.data(), kContinue.size()) != static_cast<long>(kContinue.size())) broken_ = true;
   }
   wait(State::kBody, all_.limits().body_time);
@@ -273,7 +280,7 @@ void ApiConnection::serve(std::string body) {
   auto found = find_route(method_, path_);
   const Route* route = found.route;
   request_.reset();
-  dialect_ = route == nullptr ? Dialect::kOpenAi : route->dialect;
+  dialect_ = found.dialect;
   if (route == nullptr && found.other.empty()) {
     return refuse({Code::kNotFound, "there is no such path; see docs/http.md, or POST /v1/embeddings", false, 0,
                    Fault::Kind::kNoPath});
@@ -304,6 +311,8 @@ void ApiConnection::serve(std::string body) {
   request_->query_model = query_value(query_, "model");
   request_->parts = std::move(found.parts);
   request_->takes_gzip = takes_gzip(header("accept-encoding"));
+  // litellm sends no key so to infinity, and to no other server; its body is that of vLLM's clients.
+  request_->infinity = path_.starts_with(kInfinity) || header("authorization") == "Bearer None";
   called_ = request_->body.size();
   account();
   const auto read_it = [request = request_, &service = service_, most = all_.limits().body_bytes] {
@@ -436,9 +445,10 @@ void ApiConnection::refuse(const Fault& fault) {
 
 void ApiConnection::refuse_and_close(int status, const char* why) {
   last_ = true;
+  const Dialect dialect = dialect_of(target_of(in_));
   in_.clear();
   const Code code = status >= 500 ? Code::kUnavailable : Code::kInvalidArgument;
-  answer(status, {write_fault(Dialect::kOpenAi, {code, why}, {})});
+  answer(status, {write_fault(dialect, {code, why}, request_id_)});
 }
 
 void ApiConnection::answer(int status, ApiAnswer made) {

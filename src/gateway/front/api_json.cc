@@ -247,11 +247,11 @@ std::string write_fault(Dialect dialect, const Fault& fault, std::string_view id
   if (dialect == Dialect::kCohere) return dumped(json::object({{"message", message}, {"id", id}}));
   if (dialect == Dialect::kKserve) return dumped(json::object({{"error", message}}));
   if (dialect == Dialect::kTei) {
-    const char* type = fault.kind == Fault::Kind::kEmpty      ? "Empty"
-                       : fault.code == Code::kInvalidArgument ? "Validation"
-                       : status == 429                        ? "Overloaded"
-                       : status == 503                        ? "Unhealthy"
-                                                              : "Backend";
+    const char* type = fault.kind == Fault::Kind::kEmpty ? "Empty"
+                       : status <= 422                   ? "Validation"
+                       : status == 429                   ? "Overloaded"
+                       : status == 503                   ? "Unhealthy"
+                                                         : "Backend";
     return dumped(json::object({{"error", message}, {"error_type", type}}));
   }
   const char* type = status == 401   ? "authentication_error"

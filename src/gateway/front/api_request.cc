@@ -43,6 +43,7 @@ MaybeFault ApiRequest::find(const DataService& service) {
                      .path_model = parts.empty() ? std::string_view() : parts[0],
                      .path_version = parts.size() < 2 ? std::string_view() : parts[1],
                      .now_s = static_cast<std::int64_t>(unix_ms() / 1000),
+                     .infinity = infinity,
                      .auto_truncate = service.auto_truncate()};
   if (auto fault = task->read(from)) return fault;
   std::string name = task->model().empty() ? query_model : task->model();
@@ -112,6 +113,12 @@ void ApiRequest::write(std::string answer, bool pack) {
   ms("x-total-time", "total", total_us);
   line("Server-Timing", timing);
   line("x-compute-time", std::to_string(total_us / 1000));
+  for (const char* name : {"stage", "escalated", "degraded"}) {  // of cascades; of pipelines the last
+    const auto found = response.parameters().find(name);
+    if (found != response.parameters().end()) {
+      line(("x-arlo-" + std::string(name)).c_str(), std::to_string(found->second.int64_param()));
+    }
+  }
   if (const auto characters = task->characters()) line("x-compute-characters", std::to_string(*characters));
   if (const auto tokens = said(response, "tokens"); tokens != 0) line("x-compute-tokens", std::to_string(tokens));
   if (!pack || !takes_gzip) return;

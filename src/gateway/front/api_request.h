@@ -26,6 +26,7 @@ class ApiRequest {
   std::string query_model;  // ?model=
   Route::Parts parts;
   bool takes_gzip = false;  // of answers
+  bool infinity = false;    // ApiBody's
 
   // `most`: bytes that a packed body may have when it is opened. One of: fault(); own(), an answer without a call; or
   // call(), the bytes of a ModelInferRequest; or wanted(), a job for a helper: read_again() when it is done.

@@ -112,14 +112,15 @@ class CohereEmbed final : public Vectors {
   MaybeFault read(const ApiBody& from) override {
     json body;
     if (auto fault = parse_object(from.bytes, &body)) return fault;
-    for (const char* field : {"images", "inputs"}) {
-      if (const auto found = body.find(field); found != body.end() && !found->is_null()) {
-        return invalid(std::string(field) + ": texts are taken, and nothing else");
-      }
+    const auto given = [&](const char* field) { return body.contains(field) && !body[field].is_null(); };
+    if (given("images")) return invalid("images: texts are taken, and nothing else");
+    if (given("texts") && given("inputs")) return invalid("inputs must not stand beside texts: send one of them");
+    if (given("inputs")) {
+      if (auto fault = read_blocks(body["inputs"])) return fault;
+    } else {
+      if (!given("texts")) return invalid("texts is missing");
+      if (auto fault = read_texts(body["texts"], "texts", true, &inputs_.texts)) return fault;
     }
-    const auto texts = body.find("texts");
-    if (texts == body.end()) return invalid("texts is missing");
-    if (auto fault = read_texts(*texts, "texts", true, &inputs_.texts)) return fault;
     wishes_.truncate = "END";
     if (auto fault = read_vectors(from, body, nullptr, true)) return fault;
     if (auto fault = read_count(body, "output_dimension", 1, &dimensions_)) return fault;
@@ -176,6 +177,28 @@ class CohereEmbed final : public Vectors {
     VectorKind kind = VectorKind::kFloat;
     bool base64 = false;
   };
+  // [{"content": [{"type": "text", "text": "..."}, ...]}, ...]: a vector of each, its texts as lines of one.
+  MaybeFault read_blocks(const json& from) {
+    if (!from.is_array()) return invalid("inputs must be a list of objects with content");
+    auto texts = json::array();
+    for (const auto& input : from) {
+      const auto* content = input.is_object() && input.contains("content") ? &input["content"] : nullptr;
+      if (content == nullptr || !content->is_array() || content->empty()) {
+        return invalid("inputs: each is an object with content, a list that is not empty");
+      }
+      std::string joined;
+      for (const auto& block : *content) {
+        if (!block.is_object() || block.value("type", json()) != "text" || !block.value("text", json()).is_string()) {
+          return invalid("inputs: content of type text is taken, and nothing else");
+        }
+        if (&block != &content->front()) joined += '\n';
+        joined += block["text"].get_ref<const std::string&>();
+      }
+      texts.push_back(std::move(joined));
+    }
+    return read_texts(texts, "inputs", true, &inputs_.texts);
+  }
+
   static constexpr const char* kNames[] = {"float", "ubinary", "binary"};
   static constexpr std::size_t kMostTypes = 4;
 

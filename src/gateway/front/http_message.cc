@@ -53,27 +53,21 @@ bool read_number(std::string_view text, std::uint64_t* out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// As RFC 9110 has the names of headers.
-bool is_token(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-           std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
-  });
+// What may stand before a path: http://host:port. False: the target has neither a path nor a host.
+bool cut_host(std::string_view* target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!equal_ignoring_case(target->substr(0, scheme.size()), scheme)) continue;
+    target->remove_prefix(scheme.size());
+    const auto host = std::min(target->find_first_of("/?"), target->size());
+    target->remove_prefix(host);
+    if (target->empty()) *target = "/";
+    return host != 0;
+  }
+  return target->starts_with('/') || *target == "*";
 }
 
-// No bytes in which somebody else may see the end of a line, or of the text.
-bool is_plain(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return c == '\t' || (byte >= ' ' && byte != 0x7f);
-  });
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
+// No bytes that end a host in an address.
+bool is_host(std::string_view text) { return text.find_first_of(" \t/?#@\\") == std::string_view::npos; }
 
 // Whether a list with commas has the word.
 bool lists(std::string_view list, std::string_view word) {
@@ -87,6 +81,41 @@ bool lists(std::string_view list, std::string_view word) {
 
 }  // namespace
 
+bool is_token(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+           std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  });
+}
+
+bool is_plain(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return c == '\t' || (byte >= ' ' && byte != 0x7f);
+  });
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+std::string opened(std::string_view part) {
+  std::string out;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    unsigned value = 0;
+    const char* const end = part.data() + i + 3;
+    if (part[i] == '%' && i + 2 < part.size() && std::from_chars(part.data() + i + 1, end, value, 16).ptr == end) {
+      out.push_back(static_cast<char>(value));
+      i += 2;
+    } else {
+      out.push_back(part[i]);
+    }
+  }
+  return out;
+}
+
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
     if (equal_ignoring_case(key, name)) return value;
@@ -94,13 +123,30 @@ std::string_view HttpRequest::header(std::string_view name) const {
   return {};
 }
 
+std::size_t empty_lines(std::string_view bytes) {
+  std::size_t size = 0;
+  while (bytes.substr(size).starts_with("\r\n")) size += 2;
+  return size;
+}
+
+std::string_view target_of(std::string_view bytes) {
+  bytes.remove_prefix(empty_lines(bytes));
+  const auto line = bytes.substr(0, bytes.find("\r\n"));
+  auto target = line.substr(std::min(line.size(), line.find(' ')));
+  if (!target.empty()) target.remove_prefix(1);
+  target = target.substr(0, target.find(' '));
+  cut_host(&target);
+  return target.substr(0, target.find('?'));
+}
+
 std::optional<HttpRequest> read_request(std::string_view bytes) {
   constexpr std::string_view kEnd = "\r\n\r\n";
-  const auto end = bytes.find(kEnd);
+  const auto begin = empty_lines(bytes);
+  const auto end = bytes.find(kEnd, begin);
   if (end == std::string_view::npos) return {};
   HttpRequest request;
   request.size = end + kEnd.size();
-  std::string_view head = bytes.substr(0, end);
+  std::string_view head = bytes.substr(begin, end - begin);
   const auto line = head.substr(0, head.find("\r\n"));
   head.remove_prefix(std::min(head.size(), line.size() + 2));
   const auto first = line.find(' ');
@@ -109,15 +155,17 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   const auto version = line.substr(second + 1);
   request.method = line.substr(0, first);
   request.path = line.substr(first + 1, second - first - 1);
+  const bool target = cut_host(&request.path);
   if (const auto mark = request.path.find('?'); mark != std::string_view::npos) {
     request.query = request.path.substr(mark + 1);
     request.path = request.path.substr(0, mark);
+    if (request.path.empty()) request.path = "/";  // behind a host
   }
-  request.good = (version == "HTTP/1.1" || version == "HTTP/1.0") && is_plain(line);
+  request.good = (version == "HTTP/1.1" || version == "HTTP/1.0") && target && is_plain(line);
   request.old = version != "HTTP/1.1";
   request.closes = request.old;
   bool counted = false;
-  bool named = false;  // a Host
+  int hosts = 0;
   while (!head.empty()) {
     const auto header = head.substr(0, head.find("\r\n"));
     head.remove_prefix(std::min(head.size(), header.size() + 2));
@@ -131,7 +179,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
     request.headers.emplace_back(name, value);
     if (!is_token(name) || !is_plain(value)) request.framed = false;
     if (equal_ignoring_case(name, "connection") && lists(value, "close")) request.closes = true;
-    if (equal_ignoring_case(name, "host") && std::exchange(named, true)) request.framed = false;
+    if (equal_ignoring_case(name, "host")) hosts += is_host(value) ? 1 : 2;
     if (equal_ignoring_case(name, "transfer-encoding")) {
       if (std::exchange(request.chunked, true)) request.framed = false;  // in two lines: the second may say another
       request.last = true;
@@ -143,6 +191,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   }
   if (request.chunked && (counted || version == "HTTP/1.0")) request.framed = false;
   if (request.closes) request.last = true;
+  request.addressed = hosts == 1 || (hosts == 0 && request.old);
   return request;
 }
 

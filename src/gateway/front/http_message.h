@@ -15,7 +15,7 @@ inline constexpr std::size_t kLongestHead = 8192;  // bytes of a request's line 
 
 struct HttpRequest {
   std::string_view method;
-  std::string_view path;        // without what follows a '?'
+  std::string_view path;        // without what follows a '?', and without the host of an absolute target
   std::string_view query = {};  // what follows it
   std::size_t size = 0;         // bytes of the head, up to and with the empty line
   bool good = false;            // its first line is one of HTTP/1
@@ -25,12 +25,26 @@ struct HttpRequest {
   bool closes = false;     // of that, what the client says: by its version, or in so many words
   std::uint64_t body = 0;  // bytes that follow the head
   bool framed = true;      // that is said, and said once: whoever reads it otherwise would see other requests
+  bool addressed = false;  // one Host that can be a host's name; HTTP/1.0 may have none
   bool chunked = false;    // the body comes in pieces that say how long they are
   std::vector<std::pair<std::string_view, std::string_view>> headers;
 
   // The first one of this name, in lower case; empty for none.
   [[nodiscard]] std::string_view header(std::string_view name) const;
 };
+
+// As RFC 9110 has the names of headers, and no bytes of a value in which somebody else may see the end of a line.
+bool is_token(std::string_view text);
+bool is_plain(std::string_view text);
+std::string_view trimmed(std::string_view text);
+// %41 for A, as clients write names and values.
+std::string opened(std::string_view part);
+
+// Bytes of the empty lines at the start, which some clients send behind a body: they are no part of a request.
+std::size_t empty_lines(std::string_view bytes);
+
+// The path that a head begins to ask for, as far as it has come: what errors before the whole head are about.
+std::string_view target_of(std::string_view bytes);
 
 // The request at the start of `bytes`; none while its head is not there as a whole.
 std::optional<HttpRequest> read_request(std::string_view bytes);

@@ -26,6 +26,7 @@ constexpr TimeNs kPause = 100'000'000;          // when descriptors have run out
 
 HttpAnswer answer_to(const HttpRequest& request, const Models& models, const PortUsage& usage) {
   if (!request.good) return {400, "text/plain", "this is no HTTP/1 request\n"};
+  if (!request.addressed) return {400, "text/plain", "a request of HTTP/1.1 has one Host header\n"};
   if (request.method != "GET" && request.method != "HEAD") return {405, "text/plain", "GET only\n"};
   if (request.path == "/livez") return {200, "text/plain", "ok\n"};
   if (request.path == "/readyz") {

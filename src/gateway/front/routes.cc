@@ -1,11 +1,12 @@
 #include "gateway/front/routes.h"
 
-#include <charconv>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/clock.h"
 #include "gateway/desk/metrics.h"
 #include "gateway/front/embeddings.h"
+#include "gateway/front/http_message.h"
 #include "gateway/front/kserve_http.h"
 #include "gateway/front/own_task.h"
 #include "gateway/front/pages.h"
@@ -194,7 +195,7 @@ const Route kRoutes[] = {
     {"GET", "/v1/metrics", kOpenAi, false, nullptr, say_metrics},
     {"GET", "/v1/models", kOpenAi, false, nullptr, say_models},
     {"GET", "/models", kOpenAi, false, nullptr, say_models},
-    {"GET", "/v1/models/*", kOpenAi, false, nullptr, say_model},
+    {"GET", "/v1/models/**", kOpenAi, false, nullptr, say_model},
     {"POST", "/v1/embeddings", kOpenAi, false, make_openai_embeddings, nullptr},
     {"POST", "/embeddings", kOpenAi, false, make_openai_embeddings, nullptr},
     {"POST", "/embed", kTei, false, make_tei_embed, nullptr},
@@ -220,61 +221,61 @@ const Route kRoutes[] = {
      say_method<inference::ServerMetadataRequest, inference::ServerMetadataResponse>},
     {"GET", "/v2/health/live", kKserve, true, nullptr, say_live},
     {"GET", "/v2/health/ready", kKserve, true, nullptr, say_ready},
-    {"POST", "/v2/models/*/infer", kKserve, false, make_kserve_infer, nullptr},
-    {"POST", "/v2/models/*/versions/*/infer", kKserve, false, make_kserve_infer, nullptr},
-    {"GET", "/v2/models/*", kKserve, false, nullptr,
+    {"POST", "/v2/models/**/infer", kKserve, false, make_kserve_infer, nullptr},
+    {"POST", "/v2/models/**/versions/*/infer", kKserve, false, make_kserve_infer, nullptr},
+    {"GET", "/v2/models/**", kKserve, false, nullptr,
      say_method<inference::ModelMetadataRequest, inference::ModelMetadataResponse>},
-    {"GET", "/v2/models/*/versions/*", kKserve, false, nullptr,
+    {"GET", "/v2/models/**/versions/*", kKserve, false, nullptr,
      say_method<inference::ModelMetadataRequest, inference::ModelMetadataResponse>},
-    {"GET", "/v2/models/*/ready", kKserve, false, nullptr, say_model_ready},
-    {"GET", "/v2/models/*/versions/*/ready", kKserve, false, nullptr, say_model_ready},
-    {"GET", "/v2/models/*/config", kKserve, false, nullptr,
+    {"GET", "/v2/models/**/ready", kKserve, false, nullptr, say_model_ready},
+    {"GET", "/v2/models/**/versions/*/ready", kKserve, false, nullptr, say_model_ready},
+    {"GET", "/v2/models/**/config", kKserve, false, nullptr,
      say_method<inference::ModelConfigRequest, inference::ModelConfigResponse>},
-    {"GET", "/v2/models/*/versions/*/config", kKserve, false, nullptr,
+    {"GET", "/v2/models/**/versions/*/config", kKserve, false, nullptr,
      say_method<inference::ModelConfigRequest, inference::ModelConfigResponse>},
     {"GET", "/v2/models/stats", kKserve, false, nullptr,
      say_method<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>},
-    {"GET", "/v2/models/*/stats", kKserve, false, nullptr,
+    {"GET", "/v2/models/**/stats", kKserve, false, nullptr,
      say_method<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>},
-    {"GET", "/v2/models/*/versions/*/stats", kKserve, false, nullptr,
+    {"GET", "/v2/models/**/versions/*/stats", kKserve, false, nullptr,
      say_method<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>},
     {"POST", "/v2/repository/index", kKserve, false, nullptr, say_index},
 };
 
-// %41 for A, as clients write names.
-std::string opened(std::string_view part) {
-  std::string out;
-  for (std::size_t i = 0; i < part.size(); ++i) {
-    unsigned value = 0;
-    const char* const end = part.data() + i + 3;
-    if (part[i] == '%' && i + 2 < part.size() && std::from_chars(part.data() + i + 1, end, value, 16).ptr == end) {
-      out.push_back(static_cast<char>(value));
-      i += 2;
-    } else {
-      out.push_back(part[i]);
+bool matches(std::string_view pattern, std::string_view path, Parts* parts) {
+  const auto star = pattern.find('*');
+  if (path.substr(0, star) != pattern.substr(0, star)) return false;
+  if (star == std::string_view::npos) return true;
+  const bool name = pattern.substr(star).starts_with("**");
+  pattern.remove_prefix(star + (name ? 2 : 1));
+  path.remove_prefix(star);
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = path.find('/', end + 1);
+    const auto part = path.substr(0, end);
+    if (part.empty() || part.front() == '/' || part.back() == '/') return false;
+    if (matches(pattern, path.substr(part.size()), parts)) {
+      parts->insert(parts->begin(), opened(part));
+      return true;
     }
+    if (!name) return false;
   }
-  return out;
+  return false;
 }
 
-bool matches(std::string_view pattern, std::string_view path, Parts* parts) {
-  parts->clear();
-  while (!pattern.empty() && !path.empty()) {
-    if (pattern.front() == '*') {
-      const auto part = path.substr(0, path.find('/'));
-      if (part.empty()) return false;
-      parts->push_back(opened(part));
-      pattern.remove_prefix(1);
-      path.remove_prefix(part.size());
-    } else if (pattern.front() == path.front()) {
-      pattern.remove_prefix(1);
-      path.remove_prefix(1);
-    } else {
-      return false;
-    }
-  }
-  return pattern.empty() && path.empty();
+// The path, or the start of it, where clients of several APIs say so.
+std::string_view own_path(std::string_view path) {
+  if (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  if (path.starts_with("/openai/v1/")) path.remove_prefix(7);  // where KServe's servers have OpenAI's paths
+  if (path.starts_with(kInfinity)) path.remove_prefix(kInfinity.size() - 1);
+  return path;
 }
+
+// Of the API's whose clients ask for more than is here.
+constexpr std::pair<std::string_view, Dialect> kElsewhere[] = {
+    {"/v1/chat", kCohere},       {"/v1/chat/completions", kOpenAi}, {"/v1/classify", kCohere},
+    {"/v1/detokenize", kCohere}, {"/v1/embed-jobs", kCohere},       {"/v1/tokenize", kCohere},
+    {"/v2/chat", kCohere},
+};
 
 }  // namespace
 
@@ -288,25 +289,47 @@ std::string query_value(std::string_view query, std::string_view name) {
   return {};
 }
 
+Dialect dialect_of(std::string_view path) {
+  path = own_path(path);
+  std::size_t longest = 1;
+  Dialect found = kOpenAi;
+  const auto look = [&](std::string_view known, Dialect dialect) {
+    const bool begins = path.starts_with(known) && (path.size() == known.size() || path[known.size()] == '/');
+    if (!begins || known.size() <= longest) return;
+    longest = known.size();
+    found = dialect;
+  };
+  for (const auto& route : kRoutes) look(route.path, route.dialect);
+  for (const auto& [known, dialect] : kElsewhere) look(known, dialect);
+  return found;
+}
+
 Found find_route(std::string_view method, std::string_view path) {
   if (method == "HEAD") method = "GET";
-  if (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
-  if (path.starts_with("/openai/v1/")) path.remove_prefix(7);  // where KServe's servers have OpenAI's paths
+  path = own_path(path);
   for (const auto& route : kRoutes) {
-    if (route.path == path && route.method == method) return {&route, {}, {}};
+    if (route.path == path && route.method == method) return {&route, {}, {}, route.dialect};
   }
   Found found;
-  Parts parts;
+  found.dialect = dialect_of(path);
+  std::size_t longest = 0;  // of the patterns: `/v2/models/a/ready` is not the model `a/ready`
   for (const auto& route : kRoutes) {
-    if (!matches(route.path, path, &parts)) continue;
-    if (route.method != method) {
-      if (found.other.find(route.method) == std::string::npos) {
-        found.other.append(found.other.empty() ? "" : ", ").append(route.method);
-      }
+    Parts parts;
+    if (route.path.size() < longest || !matches(route.path, path, &parts)) continue;
+    const bool same = route.method == method;
+    // With another method, more parts than one are rather a path of a model that is not here than a model's name.
+    if (!same && route.path.ends_with("**") && path.find('/', route.path.size() - 2) != std::string_view::npos)
       continue;
+    if (route.path.size() > longest) found.other.clear();
+    if (route.path.size() > longest) found.route = nullptr;
+    longest = route.path.size();
+    if (same) {
+      found.route = &route;
+      found.parts = std::move(parts);
+      found.dialect = route.dialect;
+    } else if (found.other.find(route.method) == std::string::npos) {
+      found.other.append(found.other.empty() ? "" : ", ").append(route.method);
     }
-    found.route = &route;
-    found.parts = parts;
   }
   return found;
 }

@@ -11,6 +11,9 @@
 
 namespace arlo::gateway {
 
+// Before any path: the answer is in infinity's form, where the request does not tell it from others.
+inline constexpr std::string_view kInfinity = "/infinity/";
+
 // An answer of the gateway itself.
 struct OwnAnswer {
   int status = 200;
@@ -19,7 +22,7 @@ struct OwnAnswer {
 
 struct Route {
   std::string_view method;  // GET, which HEAD asks for too, or POST
-  std::string_view path;    // '*' stands for any one part
+  std::string_view path;    // '*' stands for any one part, "**" for a model's name, which may have slashes
   Dialect dialect;
   bool open;                               // needs no token
   std::unique_ptr<ApiTask> (*make)();      // of what asks a model; null: say()
@@ -31,8 +34,12 @@ struct Found {
   const Route* route = nullptr;
   std::string other;  // no route, but some for these methods
   Route::Parts parts;
+  Dialect dialect = Dialect::kOpenAi;  // in which errors are said, with a route or without
 };
 Found find_route(std::string_view method, std::string_view path);
+
+// Whose clients ask for a path, which need not have a route: whoever has those that it begins with.
+Dialect dialect_of(std::string_view path);
 
 // Of `a=1&b=2`, opened; empty for none.
 std::string query_value(std::string_view query, std::string_view name);

@@ -1,6 +1,7 @@
 #include "gateway/front/scores.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -111,12 +112,19 @@ class Rerank final : public ApiTask {
     const char* field = tei ? "texts" : "documents";
     const auto documents = body.find(field);
     if (documents == body.end()) return invalid(std::string(field) + " is missing");
+    if (auto fault = read_bool(body, tei ? "return_text" : "return_documents", &again_)) return fault;
+    const auto fields = body.find("rank_fields");
+    if (fields != body.end() && !fields->is_null() && !fields->empty()) {
+      if (auto fault = read_texts(*fields, "rank_fields", false, &fields_)) return fault;
+      if (std::set(fields_.begin(), fields_.end()).size() != fields_.size() || fields_.size() > kMostFields) {
+        return invalid("rank_fields must be at most " + std::to_string(kMostFields) + " names, each once");
+      }
+    }
     if (auto fault = read_documents(*documents, field)) return fault;
     if (auto fault = read_text(body, "model", &model_)) return fault;
-    infinity_ = api_ == 0 && !tei && body.contains("raw_scores");
+    infinity_ = api_ == 0 && !tei && (from.infinity || body.contains("raw_scores"));
     now_s_ = from.now_s;
     if (auto fault = read_bool(body, "raw_scores", &raw_)) return fault;
-    if (auto fault = read_bool(body, tei ? "return_text" : "return_documents", &again_)) return fault;
     if (auto fault = read_count(body, "top_n", 0, &top_)) return fault;
     bool activation = true;  // vLLM's word for it
     if (auto fault = read_bool(body, "use_activation", &activation)) return fault;
@@ -157,10 +165,8 @@ class Rerank final : public ApiTask {
       body += std::to_string(i) + (tei ? ",\"score\":" : ",\"relevance_score\":");
       append_float(raw_ ? scores[i] : sigmoid(scores[i]), &body);
       if (again_) {
-        const auto text = dumped(documents_[i]);
-        body += tei         ? ",\"text\":" + text
-                : infinity_ ? ",\"document\":" + text
-                            : ",\"document\":{\"text\":" + text + "}";
+        body += tei ? ",\"text\":" : ",\"document\":";
+        body += tei || infinity_ ? quoted_json(documents_[i]) : shown_[i];
       }
       body += '}';
     }
@@ -180,20 +186,52 @@ class Rerank final : public ApiTask {
   }
 
  private:
-  // Texts; of Cohere's and Jina's also objects with one.
+  // Texts; of Cohere's and Jina's also objects: their field `text`, or those of `rank_fields` as lines of YAML.
   MaybeFault read_documents(const json& from, const std::string& field) {
     if (!from.is_array() || field == "texts") return read_texts(from, field, true, &documents_);
     auto texts = json::array();
     for (const auto& document : from) {
-      const bool object = document.is_object() && document.contains("text");
-      texts.push_back(object ? document["text"] : document);
+      json text = document;
+      if (document.is_object()) {
+        if (auto fault = read_fields(document, &text)) return fault;
+      }
+      if (again_) {
+        json shown = document.is_object() ? document : json::object();
+        if (!shown.contains("text")) shown["text"] = text;
+        shown_.push_back(dumped(shown));
+      }
+      texts.push_back(std::move(text));
     }
     return read_texts(texts, field, true, &documents_);
   }
 
+  MaybeFault read_fields(const json& document, json* out) const {
+    if (fields_.empty() && document.contains("text")) {
+      *out = document["text"];
+      return {};
+    }
+    std::string lines;
+    for (const auto& name : fields_) {
+      const auto found = document.find(name);
+      if (found == document.end() || found->is_null()) continue;
+      lines += (lines.empty() ? "" : "\n") + name + ": ";
+      lines += found->is_string() ? found->get<std::string>() : dumped(*found);
+    }
+    if (lines.empty()) {
+      return invalid(
+          "documents: an object has none of the fields of rank_fields, or no text where those are not named");
+    }
+    *out = std::move(lines);
+    return {};
+  }
+
+  static constexpr std::size_t kMostFields = 64;
+
   const int api_;
   std::string query_;
   std::vector<std::string> documents_;
+  std::vector<std::string> shown_;   // the documents as they come back, in JSON
+  std::vector<std::string> fields_;  // of documents that are objects
   TextWishes wishes_;
   std::int64_t top_ = 0;  // 0: all
   bool raw_ = false;

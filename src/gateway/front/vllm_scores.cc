@@ -124,7 +124,7 @@ class Classify final : public Scored {
     if (auto fault = read_side(*input, "input", &texts_)) return fault;
     if (auto fault = read_common(from, body)) return fault;
     if (auto fault = read_text(body, "task", &asked_)) return fault;
-    infinity_ = body.contains("raw_scores");
+    infinity_ = from.infinity || body.contains("raw_scores");
     return read_bool(body, "raw_scores", &raw_);
   }
 

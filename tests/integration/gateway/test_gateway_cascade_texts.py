@@ -300,3 +300,31 @@ async def test_stages_without_a_tokenizer_are_refused(workers: Workers, start: A
             await gateway.call("Apply", deployment=deployment)
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "stage 'large' takes none: it was compiled without a tokenizer" in str(refused.value.details())
+
+
+async def test_http_answers_say_stage_and_degraded(workers: Workers, start: Any) -> None:
+    """On every path that asks a cascade, whatever the form of its body."""
+    records = NAMED[:16]
+    texts = texts_of(records)
+    bodies: dict[str, dict[str, Any]] = {
+        "/predict": {"inputs": [[text] for text in texts]},
+        "/classify": {"input": texts},
+        "/": {"inputs": [[text] for text in texts]},
+        "/vertex": {"instances": [{"inputs": text} for text in texts]},
+    }
+    async with start(dispatch=BATCHES) as gateway:
+        await gateway.call("Apply", deployment=mixed(workers, {"small": (0, 1), "middle": (), "large": ()}))
+        await gateway.stats_when(lambda stats: all(i.state == 2 for i in stats.instances), "active", model="small")
+        degraded = int((stages_of(records) > 0).sum())
+        assert 0 < degraded < len(records)
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as client:
+            for path, body in bodies.items():
+                answer = await client.post(path, json={"model": "kinds", **body})
+                assert answer.status_code == 200, answer.text
+                said = [answer.headers[f"x-arlo-{name}"] for name in ("stage", "escalated", "degraded")]
+                assert said == ["0", "0", str(degraded)], path
+            await gateway.apply(mixed(workers, version=2))
+            for path, body in bodies.items():
+                answer = await client.post(path, json={"model": "kinds", **body})
+                assert answer.headers["x-arlo-stage"] == str(stages_of(records).max()), path
+                assert answer.headers["x-arlo-degraded"] == "0"

@@ -134,7 +134,7 @@ async def test_offenders_alone_pay(served: Gateway, http: httpx.AsyncClient) -> 
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n"
     assert b" 413 " in await raw(served, head % 10**9 + b"\r\n")
     assert b" 431 " in await raw(served, b"GET / HTTP/1.1\r\nx: " + b"y" * 40_000)
-    chunked = b"POST /v1/embeddings HTTP/1.1\r\nTransfer-Encoding: %s\r\nConnection: close\r\n\r\n"
+    chunked = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: %s\r\nConnection: close\r\n\r\n"
     assert b" 501 " in await raw(served, chunked % b"gzip")
     assert b" 400 " in await raw(served, chunked % b"chunked" + b"zz\r\n")
     assert b" 413 " in await raw(served, chunked % b"chunked" + b"ffffffffff\r\n")
@@ -190,7 +190,7 @@ async def test_a_token_is_asked_for(workers: Workers, tmp_path: Path) -> None:
 async def test_clients_that_go_are_forgotten_and_those_that_wait_are_answered(workers: Workers, tmp_path: Path) -> None:
     deployment = workers.deployment("slow", [(0, 64)])
     body = b'{"model":"slow","input":[1,2,3]}'
-    request = b"POST /v1/embeddings HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    request = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     async with gateway_of(tmp_path, deployment) as gateway:
         host, _, port = gateway.api.rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port))

@@ -62,7 +62,9 @@ def connections(address: str, count: int, said: bytes = b"") -> Iterator[list[so
 # --- the HTTP port ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /livez HTTP/1.1\r\nHost: slow\r\n", b"GET /livez HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /livez HTTP/1.1\r\nHost: slow\r\n", b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"]
+)
 async def test_idle_connections_do_not_hold_the_http_port(gateway: Gateway, said: bytes) -> None:
     with connections(gateway.http, 400, said):
         for _ in range(3):
@@ -74,10 +76,13 @@ async def test_idle_connections_do_not_hold_the_http_port(gateway: Gateway, said
 
 async def test_what_is_sent_to_the_http_port_by_mistake(gateway: Gateway) -> None:
     wrong = {
-        b"GET /livez HTTP/1.1\r\n\r\nGET /livez HTTP/1.0\r\n\r\n": b"HTTP/1.1 200 OK",
-        b"HEAD /readyz?x=1 HTTP/1.1\r\nConnection: Close\r\n\r\n": b"HTTP/1.1 200 OK",
-        b"POST /livez HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello": b"HTTP/1.1 405 ",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\nGET /livez HTTP/1.0\r\n\r\n": b"HTTP/1.1 200 OK",
+        b"HEAD /readyz?x=1 HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\n": b"HTTP/1.1 200 OK",
+        b"POST /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello": b"HTTP/1.1 405 ",
         b"GET /elsewhere HTTP/1.0\r\n\r\n": b"HTTP/1.1 404 ",
+        b"\r\nGET /livez HTTP/1.0\r\n\r\n": b"HTTP/1.1 200 OK",
+        b"GET http://a/livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n": b"HTTP/1.1 200 OK",
+        b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n": b"HTTP/1.1 400 ",
         b"\x16\x03\x01 hello\r\n\r\n": b"HTTP/1.1 400 ",
         b"GET / HTTP/1.1\r\nX: " + b"x" * 9000: b"HTTP/1.1 431 ",
     }

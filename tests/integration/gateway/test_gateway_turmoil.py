@@ -29,8 +29,8 @@ from tests.integration.gateway.load import Load
 pytestmark = pytest.mark.integration
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-PAGES = b"GET /metrics HTTP/1.1\r\n\r\n"
-POST = b"POST / HTTP/1.1\r\n\r\n"
+PAGES = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: a\r\n\r\n"
 SAID = {
     "http": (
         b"",
@@ -39,7 +39,7 @@ SAID = {
         PAGES,
         PAGES * 20,
         b"x" * 9000,
-        b"POST / HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\n\r\n",
     ),
     "grpc": (b"", PREFACE[:9], PREFACE + bytes(3) + b"\x04" + bytes(5), PAGES, PREFACE + b"\xff" * 40),
 }

@@ -24,7 +24,7 @@ def described() -> dict[str, Any]:
 def test_every_route_is_described() -> None:
     table = re.search(r"const Route kRoutes\[\] = \{(.*?)\n\};", (FRONT / "routes.cc").read_text(), re.DOTALL)
     assert table is not None
-    routes = set(re.findall(r'\{"(GET|POST)", "([^"]+)"', table[1]))
+    routes = {(method, path.replace("**", "*")) for method, path in re.findall(r'\{"(GET|POST)", "([^"]+)"', table[1])}
     assert len(routes) > 30
     paths = {
         (method.upper(), re.sub(r"\{[^}]+\}", "*", path))
