@@ -12,9 +12,10 @@ class TracingConfig:
 
     otlp_endpoint: str | None = option(
         default=None,
-        doc="`http://host:port` of a collector that takes OTLP over HTTP, as JSON at /v1/traces; a path of its own may "
-        "follow. It is reached in the clear.",
-        left_out="no spans are made",
+        doc="`http://host:port` or `https://host:port` of a collector that takes OTLP over HTTP, as JSON at "
+        "/v1/traces; another path may follow. Headers and certificates are read from the variables "
+        "`OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_CERTIFICATE`.",
+        left_out="`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`, or else no spans are made",
     )
     sample: float = option(
         default=0.01,

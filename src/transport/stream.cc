@@ -19,14 +19,22 @@ int fitting(std::size_t size) { return static_cast<int>(std::min<std::size_t>(si
 
 }  // namespace
 
-ByteStream::ByteStream(int fd, const TlsContext& tls)
+ByteStream::ByteStream(int fd, const TlsContext& tls, const std::string& server)
     : fd_(fd), ssl_(tls == nullptr ? nullptr : SSL_new(tls.get()), &SSL_free) {
   if (tls == nullptr) return;
   if (ssl_ == nullptr || SSL_set_fd(ssl_.get(), fd) != 1) {
     close(fd);
     throw std::bad_alloc();
   }
-  SSL_set_accept_state(ssl_.get());
+  if (server.empty()) {
+    SSL_set_accept_state(ssl_.get());
+    return;
+  }
+  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_.get()), server.c_str()) != 1) {  // it is a name, then
+    SSL_set1_host(ssl_.get(), server.c_str());
+    SSL_set_tlsext_host_name(ssl_.get(), server.c_str());
+  }
+  SSL_set_connect_state(ssl_.get());
 }
 
 ByteStream::~ByteStream() {

@@ -16,8 +16,9 @@ class ByteStream {
   static constexpr long kBlocked = -1;
   static constexpr long kBroken = -2;
 
-  // Owns the socket. `tls`: null for none.
-  ByteStream(int fd, const TlsContext& tls);
+  // Owns the socket. `tls`: null for none. `server`: whom a client asks for, by name or number; empty: this is a
+  // server.
+  ByteStream(int fd, const TlsContext& tls, const std::string& server = {});
   ~ByteStream();
   ByteStream(const ByteStream&) = delete;
   ByteStream& operator=(const ByteStream&) = delete;

@@ -40,6 +40,18 @@ std::string tls_error() {
   return text.empty() ? "no reason given" : text;
 }
 
+namespace {
+
+void use_files(SSL_CTX* raw, const std::string& certificate, const std::string& key) {
+  ERR_clear_error();
+  if (SSL_CTX_use_certificate_chain_file(raw, certificate.c_str()) != 1) refuse(certificate, "PEM certificate chain");
+  if (SSL_CTX_use_PrivateKey_file(raw, key.c_str(), SSL_FILETYPE_PEM) != 1) {
+    refuse(key, "PEM private key of the certificate");
+  }
+}
+
+}  // namespace
+
 TlsContext make_tls(const TlsFiles& files, Protocol protocol) {
   TlsContext context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
   if (context == nullptr) throw std::invalid_argument("TLS cannot be set up: " + tls_error());
@@ -55,13 +67,7 @@ TlsContext make_tls(const TlsFiles& files, Protocol protocol) {
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   constexpr std::string_view kContext = "arlo";
   SSL_CTX_set_session_id_context(raw, reinterpret_cast<const unsigned char*>(kContext.data()), kContext.size());
-  ERR_clear_error();
-  if (SSL_CTX_use_certificate_chain_file(raw, files.certificate.c_str()) != 1) {
-    refuse(files.certificate, "PEM certificate chain");
-  }
-  if (SSL_CTX_use_PrivateKey_file(raw, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
-    refuse(files.key, "PEM private key of the certificate");
-  }
+  use_files(raw, files.certificate, files.key);
   if (!files.client_ca.empty()) {
     if (SSL_CTX_load_verify_locations(raw, files.client_ca.c_str(), nullptr) != 1) {
       refuse(files.client_ca, "PEM file of certificates");
@@ -69,6 +75,23 @@ TlsContext make_tls(const TlsFiles& files, Protocol protocol) {
     SSL_CTX_set_client_CA_list(raw, SSL_load_client_CA_file(files.client_ca.c_str()));
     SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   }
+  return context;
+}
+
+TlsContext make_client_tls(const std::string& ca, const std::string& certificate, const std::string& key) {
+  TlsContext context(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
+  if (context == nullptr) throw std::invalid_argument("TLS cannot be set up: " + tls_error());
+  SSL_CTX* raw = context.get();
+  SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
+  SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_verify(raw, SSL_VERIFY_PEER, nullptr);
+  ERR_clear_error();
+  if (ca.empty()) {
+    SSL_CTX_set_default_verify_paths(raw);
+  } else if (SSL_CTX_load_verify_locations(raw, ca.c_str(), nullptr) != 1) {
+    refuse(ca, "PEM file of certificates");
+  }
+  if (!certificate.empty() || !key.empty()) use_files(raw, certificate, key);
   return context;
 }
 

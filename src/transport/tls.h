@@ -1,4 +1,5 @@
-// TLS of a server, by OpenSSL: 1.2 and 1.3, one protocol by ALPN, client certificates where they are asked for.
+// TLS by OpenSSL, 1.2 and 1.3: of a server, with one protocol by ALPN and client certificates where they are asked for;
+// of a client that verifies its server.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -21,6 +22,10 @@ enum class Protocol : std::uint8_t { kHttp2, kHttp1 };
 
 // Throws std::invalid_argument that names the file and says what is wrong with it.
 TlsContext make_tls(const TlsFiles& files, Protocol protocol = Protocol::kHttp2);
+
+// Of a client. `ca`: a PEM file of authorities; empty: the system's. Certificate and key of the client, both or
+// neither. Throws std::invalid_argument as make_tls.
+TlsContext make_client_tls(const std::string& ca, const std::string& certificate, const std::string& key);
 
 // The certificate is past its date.
 bool has_expired(const TlsContext& context);

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.fakes.gateway import Gateway, gateway_of
+from arlo.control.gateway.process import gateway_program
+from tests.fakes.gateway import Gateway, gateway_of, write_config
 from tests.fakes.odd_worker import OddWorker, good
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.certificates import Authority
 from tests.integration.gateway.examples import example, request_of
 
 pytestmark = pytest.mark.integration
@@ -37,14 +41,16 @@ async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 class Collector:
     """Takes what is posted to it, by HTTP/1.1."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.paths: list[str] = []
+        self.heads: list[str] = []
         self.spans: list[dict[str, Any]] = []
         self.status = b"200 OK"
         self.address = ""
 
     async def __aenter__(self) -> Collector:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         self.address = address_of(self._server)
         return self
 
@@ -56,6 +62,7 @@ class Collector:
         size = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
         document = json.loads(await reader.readexactly(size))
         self.paths.append(head.split(" ")[1])
+        self.heads.append(head)
         for resource in document["resourceSpans"]:
             assert resource["resource"]["attributes"][0]["value"]["stringValue"] == "arlo-gateway"
             for scope in resource["scopeSpans"]:
@@ -198,3 +205,69 @@ async def test_a_collector_that_fails_costs_traces_only(
             await until(lost, "all are counted as lost")
             assert (await counted(gateway))["sent"] == 0
         silent.close()
+
+
+@pytest.mark.parametrize("to", [("ENDPOINT", "/a/v1/traces"), ("TRACES_ENDPOINT", "/a")])
+async def test_opentelemetrys_variables_name_the_collector(
+    workers: Workers, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: tuple[str, str]
+) -> None:
+    variable, path = to
+    async with Collector() as collector:
+        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{variable}", f"http://{collector.address}/a")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=one%20two, x-tenant=mine")
+        async with traced(workers, tokenizer, tmp_path, sample=1.0) as (_, _, client):
+            assert (await client.post("/embed", json=BODY)).status_code == 200
+            await until(lambda: collector.spans, "a span")
+            assert collector.paths[0] == path
+            assert "api-key: one two\r\nx-tenant: mine\r\n" in collector.heads[0]
+
+
+async def test_a_collector_behind_tls(
+    workers: Workers, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its certificate is verified; one that asks for the gateway's own gets it."""
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*ours.issue("collector"))
+    context.load_verify_locations(ours.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    certificate, key = ours.issue("gateway")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(certificate))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(key))
+    async with Collector(context) as collector:
+        for authority in (ours, theirs):
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", str(authority.ca))
+            tracing = {"otlp_endpoint": f"https://{collector.address}", "sample": 1.0}
+            folder = tmp_path / authority.ca.parent.name / "gateway"
+            folder.mkdir()
+            async with traced(workers, tokenizer, folder, **tracing) as (gateway, _, client):
+                assert (await client.post("/embed", json=BODY)).status_code == 200
+
+                async def over() -> bool:
+                    return sum((await counted(gateway)).values()) == 1
+
+                await until(over, "it is sent or lost")
+                assert (await counted(gateway))["sent" if authority is ours else "lost"] == 1
+    assert len(collector.heads) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ENDPOINT", "grpc://collector:4317"),
+        ("TRACES_ENDPOINT", "http://"),
+        ("HEADERS", "key"),
+        ("HEADERS", "key=a%0d%0ab"),
+        ("CERTIFICATE", "/nowhere.pem"),
+    ],
+)
+async def test_wrong_variables_are_named_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1")
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+    command = [str(gateway_program()), "--config", str(write_config(tmp_path / "gateway.json"))]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False, timeout=60)
+    said = done.stderr
+    assert done.returncode == 2, said
+    assert (value if name == "CERTIFICATE" else f"OTEL_EXPORTER_OTLP_{name}") in said
