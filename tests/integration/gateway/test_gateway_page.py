@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlencode
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -77,6 +82,40 @@ async def test_similarities_as_a_picture(served: Gateway, tmp_path: Path) -> Non
     times = re.search(r'id="times"[^>]*aria-label="([^"]*)"', document)
     assert times is not None
     assert re.fullmatch(r"tokenise [\d.]+ ms, queue [\d.]+ ms, execute [\d.]+ ms, rest: .*", times[1])
+
+
+def code(document: str, language: str) -> str:
+    found = re.search(rf'<pre id="code-{language}">(.*?)</pre>', document, re.DOTALL)
+    assert found is not None
+    return html.unescape(found[1])
+
+
+async def test_the_code_asks_the_same(served: Gateway, tmp_path: Path) -> None:
+    texts = ['it\'s "quoted" \\ $HOME', "naïve 🙂"]
+    document = await page(served, tmp_path, model="emu", text=texts)
+    async with httpx.AsyncClient(base_url=f"http://{served.api}", timeout=20) as http:
+        wanted = (await http.post("/embed", json={"model": "emu", "inputs": texts})).json()
+    by_python = code(document, "python").replace(
+        "print(answer.json())", "print(__import__('json').dumps(answer.json()))"
+    )
+    # `requests` is not of this package; httpx has the same words for it.
+    commands = [["bash", "-c", code(document, "curl")]]
+    commands.append([sys.executable, "-c", by_python.replace("import requests", "import httpx as requests")])
+    for command in commands:
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, json.loads(done.stdout)) == (0, wanted), done.stderr
+
+
+async def test_bars_are_of_certainty_and_a_phone_shows_all(served: Gateway, tmp_path: Path) -> None:
+    document = await page(served, tmp_path / "small", model="small", text=TEXTS[:1])
+    widths = [float(width) for width in re.findall(r'class="bar"[^>]*><div style="width: ([\d.]+)%', document)]
+    scores = [float(row[-1]) for row in cells(document, "labels-0")]
+    assert len(widths) == len(scores) == LABELS
+    assert widths == pytest.approx([100 * score for score in scores], abs=0.1)
+    document = await page(served, tmp_path / "phone", "--window-size=360,800", model="emu", text=TEXTS)
+    assert re.findall(r"<li>([^<]*)</li>", document.split('class="whole"')[1].split("</ol>")[0]) == [
+        "a text", "another &lt;b&gt;text&lt;/b&gt;", "quite something else",
+    ]  # fmt: skip
 
 
 async def test_rankings_and_labels(served: Gateway, tmp_path: Path) -> None:
