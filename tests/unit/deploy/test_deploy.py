@@ -180,8 +180,27 @@ def test_grafana_is_provisioned_with_what_is_there(compose: dict[str, Any]) -> N
     mounts = [volume.split(":")[1] for volume in compose["services"]["grafana"]["volumes"]]
     assert provider["options"]["path"] in mounts
     dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "arlo.json").read_text())
-    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {source["uid"]}
+    assert source["isDefault"], "what the board's variable begins with"
+    drawn = [*dashboard["panels"], *dashboard["annotations"]["list"], *dashboard["templating"]["list"][1:]]
+    assert {each["datasource"]["uid"] for each in drawn} == {"${datasource}"}
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_dashboard_is_of_one_job_gateway_and_model() -> None:
+    """Every metric is selected by the variables whose labels it has, and every variable is there."""
+    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "arlo.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions += [annotation["expr"] for annotation in dashboard["annotations"]["list"]]
+    labels = {metric.full_name: metric.labels for metric in METRICS}
+    for name, selector in re.findall(r"\b((?:arlo|nv)_\w+)(\{[^}]*\})?", " ".join(expressions)):
+        assert 'job=~"$job"' in selector, name
+        if name in labels:
+            assert ('model=~"$model"' in selector) == ("model" in labels[name]), name
+    variables = [variable["name"] for variable in dashboard["templating"]["list"]]
+    assert variables == ["datasource", "job", "instance", "model"]
+    queries = [variable["query"]["query"] for variable in dashboard["templating"]["list"][1:]]
+    used = set(re.findall(r"\$(\w+)", " ".join(expressions + queries))) - {"__rate_interval"}
+    assert used == {"job", "instance", "model"}
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
