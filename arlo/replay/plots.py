@@ -20,13 +20,13 @@ _BINS, _SHORTEST_BIN_S = 120, 0.5
 
 
 def figures(result: ReplayResult) -> list[Any]:
-    """Latency CDF, load and queue over time, requests per level, padding."""
+    """Latency CDF, load and queue over time, requests per level where there are several, padding."""
     records, summary = result.records, result.summary
     answered = records[np.isin(records["outcome"], ANSWERED)]
     return [
         _cdf(answered, summary),
         _over_time(records, answered, summary),
-        _levels(summary),
+        *([_levels(summary)] if len(summary.levels) != 1 else []),
         _padding(answered, summary),
     ]
 

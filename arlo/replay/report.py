@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from arlo.replay.outcomes import OUTCOMES
 from arlo.replay.plots import figures, outcome_color
@@ -13,15 +15,15 @@ from arlo.report.numbers import ms, share
 from arlo.report.table import facts
 
 
-def write_report(result: ReplayResult, path: Path) -> None:
-    """Write the report as one HTML file of about 5 MB (the plotting library is in it).
+def write_report(result: ReplayResult, path: Path, more: Sequence[Any] = ()) -> None:
+    """Write the report as one HTML file of about 5 MB (the plotting library is in it), with `more` figures first.
 
     EnvironmentProblem when plotly is not installed.
     """
-    page.write(path, render(result))
+    page.write(path, render(result, more))
 
 
-def render(result: ReplayResult) -> str:
+def render(result: ReplayResult, more: Sequence[Any] = ()) -> str:
     """The whole page."""
     s = result.summary
     parts = [
@@ -29,7 +31,7 @@ def render(result: ReplayResult) -> str:
         page.outcomes((name, s.outcomes[name], outcome_color(name)) for name in OUTCOMES),
         page.notes(result.header.get("notes", ())),
         page.warnings(_warnings(result)),
-        page.plots(figures(result)),
+        page.plots([*more, *figures(result)]),
         "<h2>Summary</h2>",
         facts(rows_of(s)),
         _errors(result),

@@ -73,7 +73,9 @@ async def test_demo(tmp_path: Path, mark: str) -> None:
     assert [note.split(":")[0] for note in result["notes"] if "Emulated" in note] == [
         "Emulated, no GPU", *(f"Emulated, {way}" for way in WAYS),
     ]  # fmt: skip
+    assert result["notes"][-1].startswith("On time with the same arrivals on emulated engines: ")
     page = Path(result["report"]).read_text()
+    assert "Emulated GPU: on time at" in page
     assert "<html" in page
     assert "Emulated, no GPU" in page
     await nothing_left(mark)

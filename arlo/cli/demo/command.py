@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -149,13 +149,16 @@ def run(args: argparse.Namespace) -> int:
     if result is None or result.exit_code == 130:
         return _interrupted(demo)
     difference = check(demo, result)
-    notes = about(demo, asked, found, others)
+    notes, pictures = about(demo, asked, found, others), []
     if args.emulated > 0:
         shown = second_part(demo)
         if shown is None:
             return _interrupted(demo)
-        notes += shown
-    return finish(demo, dataclasses.replace(result, header={**result.header, "notes": notes}), difference)
+        lines, picture = shown
+        notes += lines
+        pictures.append(picture)
+    result = dataclasses.replace(result, header={**result.header, "notes": notes})
+    return finish(demo, result, difference, pictures)
 
 
 def _interrupted(demo: Demo) -> int:
@@ -345,8 +348,9 @@ def about(demo: Demo, asked: Asked, found: Capacity | None, others: float | None
     return [*notes, doubt] if doubt else notes
 
 
-def second_part(demo: Demo) -> list[str] | None:
-    """Emulated engines: every row padded to the longest length, a runtime per length, bundles. None: interrupted."""
+def second_part(demo: Demo) -> tuple[list[str], Any] | None:
+    """Emulated engines: every row padded to the longest length, a runtime per length, bundles; lines and a figure.
+    None: interrupted."""
     from arlo.replay import write_report
 
     times, folder = emulated.table(), demo.out / "emulated"
@@ -378,7 +382,8 @@ def second_part(demo: Demo) -> list[str] | None:
     if doubt:
         demo.say("emulated", doubt)
         lines.append(doubt)
-    return lines
+    lines.append(emulated.gain(results))
+    return lines, emulated.picture(results, times.rate)
 
 
 def check(demo: Demo, result: ReplayResult) -> Difference:
@@ -398,21 +403,21 @@ def check(demo: Demo, result: ReplayResult) -> Difference:
         return compare(served, DirectModel(demo_model_path()), lambda: bar.show(next(done), len(served)))
 
 
-def finish(demo: Demo, result: ReplayResult, difference: Difference) -> int:
-    """Print the table, write the report, say whether all is well."""
+def finish(demo: Demo, result: ReplayResult, difference: Difference, pictures: Sequence[Any]) -> int:
+    """Print the table, write the report with these figures too, say whether all is well."""
     from arlo.cli.demo.check import LIMIT
     from arlo.replay import print_table, write_report
 
     report = demo.out / "report.html"
     result.save(demo.out)
-    write_report(result, report)
+    write_report(result, report, pictures)
     print_table(result, demo.console)
-    for note in result.header["notes"]:
-        demo.console.print(note, markup=False)
     demo.console.print(
         f"embeddings: largest difference to transformers {difference.largest:.1e} over {difference.texts} texts "
         f"(limit {LIMIT:.0e}){'' if difference.ok else ': TOO LARGE'}"
     )
+    for note in result.header["notes"]:  # the gain last
+        demo.console.print(note, markup=False)
     demo.console.print(f"report: {report}")
     ok = difference.ok and result.exit_code == 0
     if demo.args.json:

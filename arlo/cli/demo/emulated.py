@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arlo.cli.demo.measure import digits
 
@@ -118,6 +119,32 @@ def line(name: str, result: ReplayResult) -> str:
     computed = "" if s.padding is None else f", {s.padding.share:.0%} of the computed tokens are padding"
     on_time = f"{s.slo_attainment:.1%} of {s.requests} on time, {digits(s.goodput_rps)} per second"
     return f"{name}: {on_time}; {latency}{computed}"
+
+
+def gain(results: Mapping[str, ReplayResult]) -> str:
+    """What the ways bring, in a sentence."""
+    shares = ", ".join(f"{result.summary.slo_attainment:.1%} {name}" for name, result in results.items())
+    return f"On time with the same arrivals on emulated engines: {shares}."
+
+
+def picture(results: Mapping[str, ReplayResult], rate: float) -> Any:
+    """A bar for each way: its share of requests on time."""
+    from arlo.report import figure as frame
+
+    shares = [100 * result.summary.slo_attainment for result in results.values()]
+    made = frame.figure(
+        f"Emulated GPU: on time at {rate:g} requests per second", f"{WORKERS} workers", f"within {SLO_MS} ms (%)"
+    )
+    made.add_bar(
+        x=list(results),
+        y=[round(share, 2) for share in shares],
+        text=[f"{share:.1f} %" for share in shares],
+        textposition="inside",
+        marker={"color": [frame.GREY, frame.BLUE, frame.GREEN][: len(shares)]},
+    )
+    made.update_yaxes(range=[0, 100])
+    made.update_xaxes(type="category")
+    return made
 
 
 def doubt(times: Table, padded: ReplayResult, at_a_worker: int) -> str:

@@ -141,7 +141,7 @@ def plan(
     reason: str = "",
 ) -> FlowPlan:
     """A solver's answer as a plan. `fill`: budgets are stretched until the longest path in use fills the SLO; else each
-    is twice the latency, as printed, the SLO having been halved."""
+    is twice the latency, as in Loki's release, the SLO having been halved."""
     numbers: dict[tuple[int, int], int] = {}
     made: list[tuple[int, Option, int]] = []
     for at, counts in enumerate(answer.instances):

@@ -4,7 +4,8 @@
     plan = make_plan(flow, demand=300, workers=20, planner="loki")
 
 `loki` as printed (section 4): first the fewest workers with the most accurate variant of every stage; when these do
-not fit, the greatest accuracy on all workers. Capacity is used to the full, budgets are twice the latency.
+not fit, the greatest accuracy on all workers. Capacity is used to the full; budgets are twice the latency, as in
+the authors' release (the paper: once).
 `inferline`: the most accurate variants always; when they do not fit, the greatest share served. `proteus`: every stage
 for itself, by the demand that it sees and its part of the SLO, always on all workers. `arlo`: served share, then
 accuracy less what the energy for it is worth (`flow.joule`), then fewer workers, then fewer moves, with a part of the

@@ -10,6 +10,7 @@ import pytest
 
 from arlo.catalog.flow_file import load_flow
 from arlo.cli.app import main
+from arlo.cli.flow.report import WHOLE
 from arlo.planning.flows.check import check
 from benchmarks.flows.latencies import FAMILIES, variants
 
@@ -121,8 +122,13 @@ def test_a_page(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     said = json.loads(capsys.readouterr().out)
     assert said["capacity_most_accurate"] == pytest.approx(20, rel=0.01)
     assert said["capacity"] == pytest.approx(80, rel=0.01)
-    assert set(said["curves"]) == {"arlo", "loki", "inferline", "proteus"}
+    assert set(said["curves"]) == {"arlo", "loki", "inferline", "proteus", WHOLE}
+    for ours, printed in zip(said["curves"][WHOLE], said["curves"]["loki"], strict=True):
+        assert ours["served"] >= printed["served"] - 1e-9
+        assert ours["served"] > printed["served"] or ours["accuracy"] >= printed["accuracy"] - 1e-3
     text = out.read_text()
+    assert "arlo leaves 20% of each stage" in text
+    assert WHOLE in text
     assert "carried by the most accurate variants on 4 workers" in text
     assert "http://" not in text.split("<main>")[1]
 
