@@ -43,10 +43,10 @@ def how_to_install(*packages: str) -> str:
 
     PyPI's PyTorch for Linux carries CUDA, several GB; that of PyTorch's own index is for the CPU.
     """
-    if {"torch", "transformers"} & {*packages}:
+    if "torch" in packages:
         index = "--extra-index-url https://download.pytorch.org/whl/cpu"
         return f"pip install 'arlo-serve[up,compile]' {index} (for a GPU: without --extra-index-url)"
-    known = {"onnx", "onnxscript", "onnx_ir", "onnxruntime", "a Triton server"}
+    known = {"onnx", "onnxscript", "onnx_ir", "onnxruntime", "transformers", "a Triton server"}
     return "pip install " + ("'arlo-serve[up]'" if {*packages} <= known else " ".join(packages))
 
 

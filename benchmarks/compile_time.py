@@ -197,7 +197,16 @@ def compile_once(command: Sequence[str], env: Mapping[str, str]) -> Run:
 
 def compile_command(case: Case, source: Path | str, lengths: str, out: Path) -> list[str]:
     """`arlo compile` for a case, with the defaults that users get."""
-    command = [str(harness.binary("arlo")), "compile", str(source), "--out", str(out), "--lengths", lengths]
+    command = [
+        str(harness.binary("arlo")),
+        "compile",
+        str(source),
+        "--out",
+        str(out),
+        "--lengths",
+        lengths,
+        "--beyond-limit",
+    ]
     return [*command, "--engine", case.engine, "--precision", case.precision, "--json"]
 
 

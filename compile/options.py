@@ -44,9 +44,13 @@ class CompileOptions:
     task: Task = "auto"
     """What the model answers; `auto` reads it from the folder."""
 
-    lengths: tuple[int, ...] | Literal["auto"] = DEFAULT_LENGTHS
-    """Maximum lengths in tokens, strictly ascending: one static runtime each. `auto`: chosen by the latency over the
-    length and by `histogram`, see `arlo.compile.steps.lengths`."""
+    lengths: tuple[int, ...] | Literal["auto"] | None = None
+    """Maximum lengths in tokens, strictly ascending: one static runtime each. None: every 64 up to 512, as far as the
+    model reads. `auto`: chosen by the latency over the length and by `histogram`, see `arlo.compile.steps.lengths`."""
+
+    beyond_limit: bool = False
+    """Serve texts beyond the limit of the folder (max_seq_length, model_max_length), as far as the model has positions.
+    The original was not trained on such texts, and its libraries cut them."""
 
     max_length: int | None = None
     """With lengths = auto: the longest text that is served, in tokens. None: 512, or what the model can read if that
@@ -142,7 +146,7 @@ class CompileOptions:
     """True: measure the latencies anew, as after a measurement on a busy machine."""
 
     def __post_init__(self) -> None:
-        if self.lengths != "auto":
+        if isinstance(self.lengths, tuple):
             check_lengths(self.lengths)
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise ConfigError(f"name {self.name!r} cannot name a model: use letters, digits, '.', '_' and '-'")
@@ -220,6 +224,12 @@ class CompileOptions:
             return self.cache
         named = os.environ.get("ARLO_CACHE")
         return Path(named) if named else Path.home() / ".cache" / "arlo"
+
+
+def default_lengths(longest: int | None) -> tuple[int, ...]:
+    """Those of a build that names none, for a model that reads `longest` tokens; None: any number."""
+    last = min(DEFAULT_LENGTHS[-1], longest or DEFAULT_LENGTHS[-1])
+    return (*(length for length in DEFAULT_LENGTHS if length < last), last)
 
 
 def check_lengths(lengths: Sequence[int]) -> None:

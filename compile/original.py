@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.steps.resolve import ENCODERS_OF, SourceModel
 from arlo.errors import CompileError
 
 _CLASSES = {
@@ -17,6 +17,18 @@ _CLASSES = {
 }
 
 
+def answer_of(original: Any, **inputs: Any) -> Any:
+    """What the original answers. CompileError when it cannot: for want of positions, say, or of further inputs."""
+    try:
+        return original(**inputs)
+    except Exception as error:  # torch and the models' own code raise many kinds
+        tokens = next(iter(inputs.values())).shape[-1]
+        raise CompileError(
+            f"the original model does not answer rows of {tokens} tokens ({type(error).__name__}: {error}): check that "
+            "its config.json is that of its weights, or give lengths that it can read"
+        ) from error
+
+
 def load_original(model: SourceModel, *, attention: str | None = None) -> Any:
     """The model in float32 and evaluation mode. CompileError when it does not load whole.
 
@@ -25,12 +37,14 @@ def load_original(model: SourceModel, *, attention: str | None = None) -> Any:
     import torch
     import transformers
 
-    factory = getattr(transformers, _CLASSES[model.task])
+    name = _CLASSES[model.task]
+    factory = getattr(transformers, ENCODERS_OF.get(model.model_type, name) if model.task == "embedding" else name)
     try:
         loaded, info = factory.from_pretrained(
             str(model.folder),
             dtype=torch.float32,
             local_files_only=True,
+            trust_remote_code=False,
             output_loading_info=True,
             **({} if attention is None else {"attn_implementation": attention}),
         )
@@ -46,4 +60,5 @@ def load_original(model: SourceModel, *, attention: str | None = None) -> Any:
             f"export: {model.folder} has no weights for {', '.join(sorted(missing)[:4])}: it was not trained for "
             f"{model.task}; choose another task or another folder"
         )
+    loaded.config.use_cache = False  # decoders give back keys and values otherwise
     return loaded.eval()

@@ -14,7 +14,7 @@ from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
 from arlo.compile.engines.interface import Engine, get_engine
 from arlo.compile.job import Job
 from arlo.compile.lengths.plot import write_page
-from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions
+from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions, default_lengths
 from arlo.compile.progress import Progress, Reporter
 from arlo.compile.repository.write import Finished, write_repository
 from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
@@ -62,13 +62,13 @@ def compile_model(
         report.total = _steps(options, engine)
         with report.timed("resolve", str(options.source)) as ended:
             model = resolve(options, hasher)
-            options = _of_one_length(options, model, engine)
+            options = _with_lengths(options, model, engine)
             report.total = _steps(options, engine)
             check_signals(options, model)
             _check_disk(options, model, cache, folder)
             requests = traffic(options.histogram, longest_served(options, model.max_tokens))
             ended(False, f"{model.model_type}, {model.task}", "; ".join(model.notes))
-        tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model))
+        tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model), warn=_notes)
         if engine.name == "torch":
             make = partial(export_torch_step, cache, model, options.precision)
             exported = cleaned = report.run("export", model.name, make, warn=_notes)
@@ -93,7 +93,7 @@ def compile_model(
             texts=texts,
             importance=importance_of(exported),
         )
-        lengths = _lengths(job, report, chosen) if options.lengths == "auto" else options.lengths
+        lengths = options.lengths if isinstance(options.lengths, tuple) else _lengths(job, report, chosen)
         batches = _batches(job, report, lengths) if options.max_batch == "auto" else ()
         reference = report.run(
             "reference",
@@ -112,13 +112,14 @@ def compile_model(
     return manifest
 
 
-def _of_one_length(options: CompileOptions, model: SourceModel, engine: Engine) -> CompileOptions:
-    """Of a model without token ids, whose rows are all of one length: one static runtime."""
+def _with_lengths(options: CompileOptions, model: SourceModel, engine: Engine) -> CompileOptions:
+    """The options with the lengths that the model has where none are named. A model without token ids, whose rows are
+    all of one length, has one static runtime."""
     if model.row_length is None:
-        return options
+        return dataclasses.replace(options, lengths=options.lengths or default_lengths(model.max_tokens))
     if engine.name != "onnxruntime":
         raise ConfigError(f"{options.source} takes tensors, which {engine.name} is not built for here: use onnxruntime")
-    if options.lengths not in (DEFAULT_LENGTHS, (model.row_length,)):
+    if options.lengths not in (None, (model.row_length,)):
         raise ConfigError(f"{options.source}: every row is of length {model.row_length}: leave --lengths out")
     if options.max_batch == "auto":
         raise ConfigError("max_batch = auto is of models that take token ids: name a number, such as --max-batch 8")
@@ -303,4 +304,4 @@ def _check_disk(options: CompileOptions, model: SourceModel, cache: Cache, folde
 
 
 def _at_most(options: CompileOptions) -> Sequence[int]:
-    return range(1, options.max_runtimes + 1) if options.lengths == "auto" else options.lengths
+    return range(1, options.max_runtimes + 1) if options.lengths == "auto" else options.lengths or DEFAULT_LENGTHS

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 
-def pool_torch(hidden: torch.Tensor, mask: torch.Tensor, modes: Sequence[str], *, normalize: bool) -> torch.Tensor:
+def pool_torch(
+    hidden: torch.Tensor, mask: torch.Tensor, modes: Sequence[str], *, normalize: bool = False
+) -> torch.Tensor:
     """Pool `hidden` [rows, tokens, dim] under `mask` [rows, tokens] to [rows, dim * len(modes)]."""
     import torch
 
@@ -83,13 +85,19 @@ def pool_graph(
         else:
             pooled.append(token(flags if mode == "cls" else op("Mul", flags, ranks)))
     result = op("Concat", *pooled, axis=-1) if len(pooled) > 1 else pooled[0]
-    if normalize:
-        norm = op("ReduceL2", result, constant([1]), keepdims=1)
-        result = op("Div", result, op("Max", norm, constant(1e-12)))
-    return result
+    return normalized_graph(tape, result) if normalize else result
 
 
-def pool_numpy(hidden: NDArray[np.float32], modes: Sequence[str], *, normalize: bool) -> NDArray[np.float64]:
+def normalized_graph(tape: onnx_ir.tape.Tape, x: onnx_ir.Value) -> onnx_ir.Value:
+    """`x` [rows, dim] divided by the lengths of its rows."""
+    import onnx_ir
+
+    axis, least = (onnx_ir.tensor(np.array(value)) for value in ([1], np.float32(1e-12)))
+    norm = tape.op("ReduceL2", [x, tape.op("Constant", [], {"value": axis})], {"keepdims": 1})
+    return tape.op("Div", [x, tape.op("Max", [norm, tape.op("Constant", [], {"value": least})])])
+
+
+def pool_numpy(hidden: NDArray[np.float32], modes: Sequence[str], *, normalize: bool = False) -> NDArray[np.float64]:
     """Pool one row `hidden` [tokens, dim], which has no padding, to [dim * len(modes)] in double precision."""
     row = hidden.astype(np.float64)
     tokens = len(row)

@@ -18,6 +18,8 @@ def check_files(repository: Path, manifest: Manifest, *, must_exist: bool = True
     `must_exist`: a file that is missing differs (where other machines serve, they may be there only).
     """
     wanted = {path: digest for runtime in manifest.runtimes for path, digest in runtime.files.items()}
+    if manifest.tokenizer and (digest := manifest.options.get("tokenizer_sha256")):
+        wanted[manifest.tokenizer] = str(digest)
 
     def differs(path: str) -> str | None:
         try:

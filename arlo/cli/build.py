@@ -20,10 +20,12 @@ def is_built(config: Config) -> bool:
     return (config.model.repository / FILE_NAME).is_file()
 
 
-def build(config: Config, stream: TextIO) -> Manifest:
-    """Compile model.source into model.repository: default lengths, those of the allocation, and the dynamic runtime.
+def build(config: Config, stream: TextIO, *, beyond_limit: bool = False) -> Manifest:
+    """Compile model.source into model.repository: the lengths of the allocation and the default ones below them, or the
+    default ones alone, and the dynamic runtime.
 
-    Progress goes to `stream`, one line a step. Steps that were done before are taken from the cache.
+    beyond_limit: as of CompileOptions. Progress goes to `stream`, one line a step. Steps that were done before are
+    taken from the cache.
     """
     from arlo.compile import DEFAULT_LENGTHS, CompileOptions, compile_model
 
@@ -31,11 +33,15 @@ def build(config: Config, stream: TextIO) -> Manifest:
     if source is None:
         raise ConfigError("model.source is missing: name the model to compile, or run `arlo compile` yourself")
 
+    allocated = set(config.deployment.allocation)
+
     def show(progress: Progress) -> None:
         if progress.done:
             how = "cached" if progress.cached else f"{progress.seconds:.1f} s"
             note = f"  {progress.note}" if progress.note else ""
             count = f"{progress.number}/{progress.total}"
+            if progress.warning:
+                print(f"  warning: {progress.warning}", file=stream, flush=True)
             print(f"  {count:>6}  {progress.step:<11} {progress.title:<20} {how:>7}{note}", file=stream, flush=True)
 
     return compile_model(
@@ -44,7 +50,10 @@ def build(config: Config, stream: TextIO) -> Manifest:
             source=source if source.exists() else Path(source.name),
             out=config.model.repository,
             name=config.model.name,
-            lengths=tuple(sorted({*DEFAULT_LENGTHS, *config.deployment.allocation})),
+            lengths=tuple(sorted({n for n in DEFAULT_LENGTHS if n < max(allocated)} | allocated))
+            if allocated
+            else None,
+            beyond_limit=beyond_limit,
             dynamic=True,  # what pays here is found out by comparing with it
         ),
         show,

@@ -191,6 +191,10 @@ def check_family(model: SourceModel) -> None:
     """ConfigError for what cannot be adapted."""
     if model.onnx is not None:
         raise ConfigError("arlo adapt needs a model folder: the layers of an ONNX file cannot be told apart")
+    if model.layers:
+        raise ConfigError(
+            f"arlo adapt takes no model with Dense or LayerNorm behind the pooling, as {model.source} has"
+        )
     if model.model_type not in FAMILIES:
         raise ConfigError(
             f"arlo adapt cannot merge tokens of the family {model.model_type!r}, whose positions are not in the tokens "

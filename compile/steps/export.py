@@ -19,6 +19,7 @@ from arlo.catalog.manifest import InputTensor, OutputTensor
 from arlo.catalog.tensors import sample
 from arlo.compile.cache import Cache, Entry, code_version, tool_versions
 from arlo.compile.engines.interface import Precision
+from arlo.compile.layers import torch_layers
 from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
@@ -40,6 +41,7 @@ _CODE = (
     "steps/export_onnx",
     "steps/cleanup",
     "pooling",
+    "layers",
     "original",
     "steps/resolve_onnx",
 )
@@ -60,7 +62,9 @@ def export_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry
         "task": model.task,
         "inputs": [tensor.name for tensor in model.inputs],
         "pooling": model.pooling,
+        "layers": [layer.kind for layer in model.layers],
         "normalize": model.normalize,
+        "positions": model.positions,
         "precision": precision,
         "opset": OPSET,
         "tools": tool_versions(*tools_of(model)),
@@ -89,10 +93,10 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
         inputs = tuple(_example(model, wrapper.input_names))
         axes: dict[int, Any] = {0: torch.export.Dim(ROWS)}
         if model.row_length is None:
-            axes[1] = torch.export.Dim(TOKENS, max=model.max_tokens)
-        with torch.inference_mode():
-            shapes = [tuple(answer.shape) for answer in wrapper(*inputs)]
+            axes[1] = torch.export.Dim(TOKENS, max=model.positions)
         try:
+            with torch.inference_mode():
+                shapes = [tuple(answer.shape) for answer in wrapper(*inputs)]
             with contextlib.redirect_stderr(io.StringIO()):  # where it fails, torch prints the whole graph
                 program = torch.onnx.export(
                     wrapper,
@@ -143,6 +147,7 @@ def _wrap(model: SourceModel, original: Any) -> Any:
             self.original = original
             self.input_names = [tensor.name for tensor in model.inputs]
             self.output_names = _output_names(model)
+            self.layers = torch_layers(model.layers, normalize=model.normalize)
 
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             named = dict(zip(self.input_names, tensors, strict=True))
@@ -152,8 +157,7 @@ def _wrap(model: SourceModel, original: Any) -> Any:
             hidden = answer.last_hidden_state.float()
             if model.row_length is not None:
                 return (hidden[:, 0],)
-            pooled = pool_torch(hidden, named["attention_mask"], model.pooling, normalize=model.normalize)
-            return pooled, hidden
+            return self.layers(pool_torch(hidden, named["attention_mask"], model.pooling)), hidden
 
     return Wrapper().eval()
 

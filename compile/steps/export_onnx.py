@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.tensors import sample
 from arlo.compile.engines.interface import Precision
+from arlo.compile.layers import graph_layers
 from arlo.compile.pooling import pool_graph
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import GRAPH, ROWS, TOKENS
@@ -181,7 +182,9 @@ def _append_pooling(model: onnx_ir.Model, source: SourceModel, hidden_name: str)
             value.name = f"{SENTENCE}_inside"
     hidden = next(value for value in graph.outputs if value.name == hidden_name)
     mask = next(value for value in graph.inputs if value.name == "attention_mask")
-    pooled = pool_graph(onnx_ir.tape.Tape(graph), hidden, mask, source.pooling, normalize=source.normalize)
+    tape = onnx_ir.tape.Tape(graph)
+    pooled = pool_graph(tape, hidden, mask, source.pooling, normalize=False)
+    pooled = graph_layers(tape, pooled, source.layers, normalize=source.normalize)
     pooled.name, pooled.dtype = SENTENCE, onnx_ir.DataType.FLOAT
     graph.outputs.insert(0, pooled)
 

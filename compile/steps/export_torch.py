@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.compile.cache import Cache, Entry, code_version, tool_versions
 from arlo.compile.engines.interface import EngineSettings, Precision
-from arlo.compile.original import load_original
+from arlo.compile.layers import torch_layers
+from arlo.compile.original import answer_of, load_original
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.repository.triton_config import model_code
 from arlo.compile.steps.resolve import SourceModel
@@ -116,10 +117,12 @@ def export_torch_step(cache: Cache, model: SourceModel, precision: Precision) ->
         "hashes": model.hashes,
         "task": model.task,
         "pooling": model.pooling,
+        "layers": [layer.kind for layer in model.layers],
         "normalize": model.normalize,
+        "positions": model.positions,
         "precision": precision,
         "tools": tool_versions(*TOOLS),
-        "code": [code_version("steps/export_torch", "original"), *map(cache.hash, model_code("torch"))],
+        "code": [code_version("steps/export_torch", "original", "layers"), *map(cache.hash, model_code("torch"))],
     }
     return cache.step("export", parts, lambda folder: export_torch(model, precision, folder))
 
@@ -151,20 +154,24 @@ def export_torch(model: SourceModel, precision: Precision, folder: Path) -> dict
         arch, weights = convert(model, original, precision)
         arch.write(folder)
         if arch.family == "transformers":
+            original.config.architectures = [type(original).__name__]
             original.config.save_pretrained(folder)
             weights = dict(original.state_dict())
         dtype = DTYPES[precision]
         kept = {
             name: tensor.to(dtype if tensor.is_floating_point() else tensor.dtype) for name, tensor in weights.items()
         }
+        layers = torch_layers(model.layers, normalize=False)
+        kept |= {f"tail.{name}": tensor for name, tensor in layers.state_dict().items()}
         save_file({name: tensor.contiguous().clone() for name, tensor in kept.items()}, folder / WEIGHTS)
         (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors leaves it to its owner alone
         ids = torch.full((2, 9), model.inputs[0].pad_value + 1)
         with torch.inference_mode():
-            answer = original(input_ids=ids, attention_mask=torch.ones_like(ids))
+            answer = answer_of(original, input_ids=ids, attention_mask=torch.ones_like(ids))
     if model.task == "embedding":
         width = answer.last_hidden_state.shape[-1]
-        shapes = {"sentence_embedding": (2, width * len(model.pooling)), "last_hidden_state": (2, 9, width)}
+        pooled = layers(torch.zeros(2, width * len(model.pooling)))
+        shapes = {"sentence_embedding": tuple(pooled.shape), "last_hidden_state": (2, 9, width)}
     else:
         shapes = {name: tuple(answer[name].shape) for name in arch.outputs}
     return {
@@ -186,9 +193,10 @@ def convert(model: SourceModel, original: Any, precision: Precision) -> tuple[Ar
         "width": config.hidden_size,
         "layers": config.num_hidden_layers,
         "heads": config.num_attention_heads,
-        "positions": model.max_tokens or _first(config, "max_position_embeddings") or _UNBOUNDED,
+        "positions": model.positions or _first(config, "max_position_embeddings") or _UNBOUNDED,
         "pad": model.inputs[0].pad_value,
         "pooling": model.pooling,
+        "tail": tuple(layer.kind for layer in model.layers),
         "normalize": model.normalize,
         "outputs": _outputs(model),
         "precision": precision,
@@ -210,7 +218,7 @@ def convert(model: SourceModel, original: Any, precision: Precision) -> tuple[Ar
     if family in _OFFSET:
         pad = 1 if family == "mpnet" else int(config.pad_token_id)
         own |= {"position_offset": pad + 1, "pad": pad, "relative": family == "mpnet"}
-        if model.max_tokens is None:  # config.json says nothing, and the class has its own default
+        if model.positions is None:  # config.json says nothing, and the class has its own default
             own["positions"] = config.max_position_embeddings - pad - 1
     if family == "electra":
         own["embedding"] = config.embedding_size

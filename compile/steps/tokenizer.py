@@ -1,77 +1,125 @@
 """Step 2, tokenizer: one `tokenizer.json` that turns text into ids, without a length of its own.
 
 Input: the source folder. Output: `tokenizer.json`, or none when the folder has no tokenizer (then clients send ids).
-Cache key: the tokenizer files, whether the text is lower-cased first, this code. Check: it loads.
+Cache key: all files of the folder but weights, options, this code. Check: on odd texts and pairs it gives the ids of
+AutoTokenizer.
 
-Truncation and padding stored in the file are dropped: the MiniLM folder, for one, would cut every text to 128 tokens
-without a word. Cutting is the client's choice, padding the gateway's work.
+The tokenizer is what AutoTokenizer makes of the folder: tokenizer_config.json, added_tokens.json and
+special_tokens_map.json change what tokenizer.json says. Truncation and padding are dropped: the MiniLM folder, for one,
+would cut every text to 128 tokens without a word. Cutting is the client's choice, padding the gateway's work.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 from arlo.compile.cache import Cache, Entry, Hasher, code_version, tool_versions
 from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.steps.folder import has_tokenizer, small_files
 from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import CompileError
 
 FILE_NAME = "tokenizer.json"
-_PARTS = (FILE_NAME, "tokenizer_config.json", "special_tokens_map.json", "vocab.txt", "vocab.json", "merges.txt")
+_BARE = 2  # tokens that a vocabulary made of nothing has besides the special ones
+_TEXTS = (
+    "Plain words, a number 1234.5 and punctuation!?",
+    "  Two  spaces,\ttabs\nand a line ",
+    "\u00c9t\u00e9 na\u00efve co\u00f6perate e\u0301 \u0130stanbul Stra\u00dfe",
+    "\u4f60\u597d \u4e16\u754c, \u3053\u3093\u306b\u3061\u306f \ud55c\uad6d\uc5b4 \u0928\u092e\u0938\u094d\u0924\u0947",
+    "\U0001f600 \ufb01ne \u00bd \u200b zero\u00adwidth \ufffd\x07 control",
+    "CamelCase ALLCAPS don't can\u2019t http://example.com/a_b?c=d#e",
+    "",
+)
 
 
 def tokenizer_step(cache: Cache, hasher: Hasher, model: SourceModel) -> Entry:
-    """Entry whose folder holds `tokenizer.json`; its meta says {"found": False} when the source has none."""
+    """Entry whose folder holds `tokenizer.json`; its meta says {"found": False} when the source has none, and in
+    `notes` what people should know. CompileError where AutoTokenizer makes none that `tokenizers` can run."""
     folder = model.tokenizer_folder
-    files = {name: hasher.file(folder / name) for name in (*_PARTS, "spiece.model") if (folder / name).is_file()}
+    found = has_tokenizer(folder) and model.row_length is None
     parts = {
-        "files": files,
+        "files": small_files(folder, hasher) if found else {},
         "lower_case": model.lower_case,
-        "model_type": model.model_type,
-        "tools": tool_versions("tokenizers", *(() if FILE_NAME in files else ("transformers",))),
+        "options": model.tokenizer_options,
+        "tools": tool_versions("tokenizers", "transformers") if found else {},
         "code": code_version("steps/tokenizer"),
     }
 
     def make(out: Path) -> dict[str, Any]:
-        if not files:
+        if not found:
             return {"found": False}
-        text = _load(folder)
-        described = json.loads(text)
-        described["truncation"] = described["padding"] = None
-        if model.lower_case:
-            normalizers = [{"type": "Lowercase"}]
-            if described.get("normalizer"):
-                normalizers.append(described["normalizer"])
-            described["normalizer"] = {"type": "Sequence", "normalizers": normalizers}
-        (out / FILE_NAME).write_text(json.dumps(described, ensure_ascii=False) + "\n", encoding="utf-8")
-        _check(out / FILE_NAME)
-        return {"found": True}
+        with known_noise_silenced():
+            tokenizer = _load(folder, model)
+            described = json.loads(tokenizer.backend_tokenizer.to_str())
+            described["truncation"] = described["padding"] = None
+            (out / FILE_NAME).write_text(json.dumps(described, ensure_ascii=False) + "\n", encoding="utf-8")
+            _check(tokenizer, out / FILE_NAME)
+        left = getattr(tokenizer, "truncation_side", "right") == "left"
+        note = "its tokenizer cuts texts that are too long on the left, and the gateway cuts on the right"
+        return {"found": True, "notes": [f"{note} where a request does not say truncation_direction"] if left else []}
 
     return cache.step("tokenizer", parts, make)
 
 
-def _load(folder: Path) -> str:
-    if (folder / FILE_NAME).is_file():
-        return (folder / FILE_NAME).read_text(encoding="utf-8")
-    with known_noise_silenced():
-        from transformers import AutoTokenizer
+def _load(folder: Path, model: SourceModel) -> Any:
+    """The tokenizer of transformers, which lower-cases where sentence-transformers does."""
+    from tokenizers.normalizers import Lowercase, Sequence
+    from transformers import AutoTokenizer
 
-        try:  # builds the fast tokenizer from vocab.txt and the like
-            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-            return str(tokenizer.backend_tokenizer.to_str())
-        except Exception as error:  # transformers raises many kinds, for the one reason that matters here
-            raise CompileError(
-                f"tokenizer: {folder} has no {FILE_NAME} and none can be made from its files ({error}): "
-                "save the model with a fast tokenizer"
-            ) from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), **{"trust_remote_code": False, **model.tokenizer_options, "local_files_only": True}
+        )
+    except Exception as error:  # transformers raises many kinds, for the one reason that matters here
+        lacks = any(folder.glob("*.model")) and importlib.util.find_spec("sentencepiece") is None
+        raise CompileError(
+            f"tokenizer: transformers makes none from the files in {folder} ({type(error).__name__}: {error}): "
+            + ("pip install sentencepiece, or " if lacks else "")
+            + f"save the model with a fast tokenizer ({FILE_NAME})"
+        ) from error
+    backend = getattr(tokenizer, "backend_tokenizer", None) if tokenizer.is_fast else None
+    if backend is None:
+        raise CompileError(
+            f"tokenizer: {folder} has a slow tokenizer only ({type(tokenizer).__name__}), which the gateway cannot "
+            f"run: save the model with a fast one ({FILE_NAME})"
+        )
+    if backend.get_vocab_size() <= len(tokenizer.added_tokens_encoder) + _BARE:  # transformers makes do without
+        raise CompileError(
+            f"tokenizer: the files in {folder} hold no vocabulary for a {type(tokenizer).__name__}: copy the whole "
+            f"model folder, or save the model with a fast tokenizer ({FILE_NAME})"
+        )
+    known = backend.normalizer
+    if model.lower_case and not any(
+        isinstance(each, Lowercase) for each in (known if isinstance(known, Sequence) else [known])
+    ):
+        parts = list(known) if isinstance(known, Sequence) else [known] * (known is not None)
+        backend.normalizer = Sequence([Lowercase(), *parts])
+    return tokenizer
 
 
-def _check(path: Path) -> None:
+def _check(tokenizer: Any, path: Path) -> None:
+    """CompileError where the file gives other ids than transformers, whose code may change the text around it."""
     from tokenizers import Tokenizer
 
     try:
-        Tokenizer.from_file(str(path))
+        saved = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
         raise CompileError(f"tokenizer: {path.name} does not load ({error}): copy the model folder again") from error
+    marks = [str(token) for token in (*tokenizer.all_special_tokens, *tokenizer.added_tokens_encoder)]
+    texts = [*_TEXTS, "a".join(f" {mark} {mark}" for mark in marks[:64]), "word" * 200]
+    for text in texts:
+        if saved.encode(text).ids != tokenizer(text)["input_ids"]:
+            break
+        pair = tokenizer(text, "and another one")
+        encoded = saved.encode(text, "and another one")
+        if encoded.ids != pair["input_ids"] or encoded.type_ids != pair.get("token_type_ids", encoded.type_ids):
+            break
+    else:
+        return
+    raise CompileError(
+        f"tokenizer: {type(tokenizer).__name__} gives other ids than its own {FILE_NAME} for {text[:40]!r}: it does "
+        "more than `tokenizers` can run; save the model with a PreTrainedTokenizerFast"
+    )

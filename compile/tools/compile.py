@@ -17,7 +17,7 @@ from arlo.compile.progress import Progress
 from arlo.compile.report import print_report, summarise
 from arlo.compile.steps.lengths import LengthChoice
 from arlo.compile.steps.resolve import DEMO_MODEL
-from arlo.compile.tools.display import display
+from arlo.compile.tools.display import FIRST_STEP, display
 from arlo.workers.paths import plugin_library
 
 _DESCRIPTION = """Build a Triton model repository from a local model folder or ONNX file: one engine per maximum length.
@@ -36,7 +36,7 @@ _EPILOG = f"""engines:
 
 examples:
   arlo compile ./my-bert --out repository
-  arlo compile {DEMO_MODEL} --out minilm --name minilm --lengths 64:512:64
+  arlo compile {DEMO_MODEL} --out minilm --name minilm --lengths 64:256:64
   arlo compile ./my-bert --out repository --engine tensorrt-rtx --precision fp16 --lengths auto
   arlo compile ./my-bert --out repository --lengths auto --histogram my_lengths.csv --lengths-plot lengths.html
   arlo compile ./model.onnx --tokenizer ./my-bert --out repository
@@ -166,9 +166,14 @@ def _lengths(group: Any) -> None:
     group.add_argument(
         "--lengths",
         metavar="LIST",
-        default="64:512:64",
         help="maximum lengths in tokens, as 64,128,512 or first:last:step, or auto: chosen by the latency over the "
-        "length and by --histogram (default: 64:512:64)",
+        "length and by --histogram (default: 64:512:64, as far as the model reads)",
+    )
+    group.add_argument(
+        "--beyond-limit",
+        action="store_true",
+        help="allow lengths beyond the limit that the model folder names (max_seq_length, model_max_length), up to the "
+        "positions of the model",
     )
     group.add_argument("--max-length", metavar="TOKENS", type=int, help="with auto: the longest text (default: 512)")
     group.add_argument(
@@ -246,7 +251,8 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         max_queue_size=args.max_queue_size,
         threads=args.threads,
         tolerance=args.tolerance,
-        lengths="auto" if args.lengths == "auto" else parse_lengths(args.lengths),
+        lengths=args.lengths if args.lengths in (None, "auto") else parse_lengths(args.lengths),
+        beyond_limit=args.beyond_limit,
         max_length=args.max_length,
         histogram=args.histogram,
         max_runtimes=args.max_runtimes,
@@ -268,6 +274,7 @@ def run(args: argparse.Namespace) -> int:
     start_s = monotonic_s()
     cached = 0
     warnings: dict[str, list[str]] = {}  # text -> what it is about
+    shown: set[str] = set()  # of them, when the first step ended
     choices: list[LengthChoice] = []
 
     with display(sys.stderr) as show:
@@ -275,9 +282,10 @@ def run(args: argparse.Namespace) -> int:
         def progress(event: Progress) -> None:
             nonlocal cached
             cached += event.done and event.cached
+            show(event)
             if event.warning:
                 warnings.setdefault(event.warning, []).append(event.title)
-            show(event)
+                shown.update([event.warning] if event.step == FIRST_STEP else [])
 
         manifest = compile_model(options, progress, chosen=choices.append)
     if library is not None:
@@ -286,10 +294,11 @@ def run(args: argparse.Namespace) -> int:
         manifest, options.out, choices[0] if choices else None, seconds=monotonic_s() - start_s, cached_steps=cached
     )
     if args.json:
+        summary["warnings"] = list(warnings)
         json.dump(summary, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         print_report(manifest, summary, choices[0] if choices else None)
-    for text, titles in warnings.items():
+    for text, titles in ((text, titles) for text, titles in warnings.items() if text not in shown):
         print(f"arlo: warning: {text} ({', '.join(titles)})", file=sys.stderr)
     return 0

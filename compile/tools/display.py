@@ -8,6 +8,8 @@ from typing import TextIO
 
 from arlo.compile.progress import Progress
 
+FIRST_STEP = "resolve"
+"""Its warning is shown at once: what the folder lacks is said before the work begins."""
 _SHOWN = 4  # steps under way that a terminal names at a time
 
 
@@ -21,7 +23,8 @@ def display(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
 
     from arlo.report.progress import LiveBar
 
-    with LiveBar(Console(file=stream)) as bar:
+    console = Console(file=stream)
+    with LiveBar(console) as bar:
         under_way: dict[tuple[str, str], None] = {}
 
         def move(event: Progress) -> None:
@@ -33,6 +36,8 @@ def display(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             what = f"{event.number}/{event.total}  {', '.join(names[:_SHOWN])}{more}"
             bar.show(event.number, event.total, what)
+            if warning := _first_warning(event):
+                console.print(warning, markup=False, highlight=False)
 
         yield move
 
@@ -43,4 +48,10 @@ def _line(event: Progress, stream: TextIO) -> None:
     width = len(str(event.total))
     how = "cached" if event.cached else f"{event.seconds:.2f} s"
     note = f", {event.note}" if event.note else ""
+    if warning := _first_warning(event):
+        print(warning, file=stream, flush=True)
     print(f"[{event.number:>{width}}/{event.total}] {event.step} {event.title}: {how}{note}", file=stream, flush=True)
+
+
+def _first_warning(event: Progress) -> str:
+    return f"arlo: warning: {event.warning}" if event.warning and event.step == FIRST_STEP else ""

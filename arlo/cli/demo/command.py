@@ -61,7 +61,6 @@ EPILOG = """examples:
   arlo demo --emulated 0               the real model only
   arlo demo --json | jq .summary.latency"""
 
-LONGEST = 512  # tokens, of the model
 MAX_COMPARED = 400  # texts computed again with transformers
 MEASURED_ROWS = 400  # distinct texts of the measurement
 UNKNOWN_SLO_MS = 60_000
@@ -109,6 +108,11 @@ class Demo:
     args: argparse.Namespace
     out: Path
     console: Any  # rich
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text that is served."""
+        return max(runtime.max_length for runtime in self.manifest.runtimes)
 
     def say(self, step: str, text: str) -> None:
         """One line on the console."""
@@ -279,7 +283,7 @@ def busy(demo: Demo, endpoint: str, stop: threading.Event) -> Capacity | None:
     from arlo.traces import TextSource
 
     source = TextSource(_tokenizer(demo))
-    lengths = tweets(MEASURED_ROWS / 10, 10.0, demo.args.seed).length.tolist()
+    lengths = tweets(MEASURED_ROWS / 10, 10.0, demo.args.seed, demo.longest).length.tolist()
     rows = [row.text or row.ids for row in (source.row(length, key) for key, length in enumerate(lengths))]
 
     async def ask() -> Capacity | None:
@@ -289,12 +293,12 @@ def busy(demo: Demo, endpoint: str, stop: threading.Event) -> Capacity | None:
     return asyncio.run(ask())
 
 
-def tweets(rate: float, duration_s: float, seed: int) -> Trace:
+def tweets(rate: float, duration_s: float, seed: int, longest: int) -> Trace:
     """The demo's trace: Poisson arrivals, lengths of tweets rescaled to the longest that the model takes."""
     from arlo.traces import parse_lengths, poisson, rescale
 
     draw = parse_lengths("tweets")
-    return poisson(rate, duration_s, lambda n, rng: rescale(draw(n, rng), LONGEST), seed)
+    return poisson(rate, duration_s, lambda n, rng: rescale(draw(n, rng), longest), seed)
 
 
 def _tokenizer(demo: Demo) -> Path:
@@ -308,8 +312,10 @@ def replay(demo: Demo, rate: float, endpoint: str, stop: threading.Event) -> Rep
     from arlo.replay import LiveProgress, ReplayOptions, run_replay
 
     config, args = demo.config, demo.args
-    trace = tweets(rate, args.duration, args.seed)
-    demo.say("replay", f"{len(trace)} requests in {args.duration:g} s, lengths of tweets rescaled to {LONGEST} tokens")
+    trace = tweets(rate, args.duration, args.seed, demo.longest)
+    demo.say(
+        "replay", f"{len(trace)} requests in {args.duration:g} s, lengths of tweets rescaled to {demo.longest} tokens"
+    )
     options = ReplayOptions(
         endpoint=endpoint,
         model=config.model.name or demo.manifest.model,

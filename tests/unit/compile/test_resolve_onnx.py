@@ -32,7 +32,8 @@ def test_a_bare_file(tmp_path: Path) -> None:
         ("attention_mask", "INT64", "mask", 0),
     ]
     assert model.hashes.keys() == {path.name}
-    assert len(model.notes) == 2
+    assert len(model.notes) == 3
+    assert any("no tokenizer" in note for note in model.notes)
 
 
 def test_the_folder_around_it_is_read(tmp_path: Path) -> None:
@@ -42,7 +43,8 @@ def test_the_folder_around_it_is_read(tmp_path: Path) -> None:
     config = {"model_type": "roberta", "pad_token_id": 1, "max_position_embeddings": MAX_TOKENS + 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "tokenizer.json").write_text("{}")
-    modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1"}, {"type": "x.Normalize"}]
+    kinds = {"Transformer": "", "Pooling": "1", "Normalize": "2"}
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "config.json").write_text('{"pooling_mode": "cls"}')

@@ -29,6 +29,7 @@ _ACTIVATIONS: dict[str, Any] = {
     "relu": functional.relu,
     "silu": functional.silu,
     "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
 }
 
 
@@ -58,6 +59,7 @@ class Architecture:
     rotary: tuple[float, ...] = ()  # base of the rotary positions in each layer; empty: none
     windows: tuple[int, ...] = ()  # tokens that attention reaches to each side, in each layer; 0: all. Empty: all
     pooling: tuple[str, ...] = ()  # of embeddings: cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken
+    tail: tuple[str, ...] = ()  # layers behind the pooling, in float32, as `layer_of` reads them
     normalize: bool = False
     # Of a head: `pool` names how a row becomes one vector (cls, mean), or "" for an answer for each token; then layers,
     # each `linear:IN:OUT`, `norm` or an activation.
@@ -241,7 +243,8 @@ class Encoder(nn.Module):
         self.distance = nn.Embedding(2 * arch.positions - 1, arch.heads) if arch.relative else None
         self.layers = nn.ModuleList(Layer(arch, index == 0) for index in range(arch.layers))
         self.last_norm = _norm(arch) if arch.pre_norm else nn.Identity()
-        self.head = nn.ModuleList(_head_layer(text, arch) for text in arch.head)
+        self.head = nn.ModuleList(layer_of(text, arch) for text in arch.head)
+        self.tail = nn.Sequential(*map(layer_of, arch.tail))
         self.uncompile_layers()
         self._tables: dict[tuple[torch.device, torch.dtype], dict[float, tuple[Tensor, Tensor]]] = {}
 
@@ -325,7 +328,7 @@ class Encoder(nn.Module):
     def _answers(self, flat: Tensor, places: Places, *, tokens: bool = True) -> dict[str, Tensor]:
         arch = self.arch
         if not arch.head:
-            return embedding(arch, flat, places) | ({"last_hidden_state": _wide(flat)} if tokens else {})
+            return embedding(arch, flat, places, self.tail) | ({"last_hidden_state": _wide(flat)} if tokens else {})
         x = pool(arch.head_pool, flat, places).to(flat.dtype) if arch.head_pool else flat
         for layer in self.head:
             x = layer(x)
@@ -435,9 +438,9 @@ class Encoder(nn.Module):
         return both.cos().to(wide), both.sin().to(wide)
 
 
-def embedding(arch: Architecture, flat: Tensor, places: Places) -> dict[str, Tensor]:
-    """The embedding of each row, [rows, width * pooling modes], of hidden states [tokens, width]."""
-    pooled = torch.cat([pool(mode, flat, places) for mode in arch.pooling], dim=-1)
+def embedding(arch: Architecture, flat: Tensor, places: Places, tail: nn.Module) -> dict[str, Tensor]:
+    """The embedding of each row, [rows, dim], of hidden states [tokens, width]."""
+    pooled = tail(torch.cat([pool(mode, flat, places) for mode in arch.pooling], dim=-1))
     return {"sentence_embedding": functional.normalize(pooled, p=2.0, dim=1) if arch.normalize else pooled}
 
 
@@ -467,7 +470,9 @@ def load(folder: Path, *, device: str = "cpu", precision: str = "") -> Encoder:
         return Encoder.random(arch, seed=arch.seed, device=device, precision=precision)
     from safetensors.torch import load_file
 
-    return with_weights(arch, load_file(folder / WEIGHTS, device=device)).to(device, DTYPES[precision])
+    model = with_weights(arch, load_file(folder / WEIGHTS, device=device)).to(device, DTYPES[precision])
+    model.tail.float()
+    return model
 
 
 def with_weights(arch: Architecture, weights: Mapping[str, Tensor]) -> Encoder:
@@ -492,12 +497,17 @@ def _norm(arch: Architecture) -> nn.LayerNorm:
     return nn.LayerNorm(arch.width, eps=arch.norm_eps, bias=arch.norm_bias)
 
 
-def _head_layer(text: str, arch: Architecture) -> nn.Module:
+def layer_of(text: str, arch: Architecture | None = None) -> nn.Module:
+    """A layer of a head or a tail; `norm` is one of a head."""
     kind, _, sizes = text.partition(":")
     if kind == "linear":
         width, out, *bias = sizes.split(":")
         return nn.Linear(int(width), int(out), bias=not bias)
-    return _norm(arch) if kind == "norm" else _Activation(_ACTIVATIONS[kind])
+    if kind == "layernorm":
+        return nn.LayerNorm(int(sizes))
+    if arch is not None and kind == "norm":
+        return _norm(arch)
+    return _Activation(functional.normalize if kind == "normalize" else _ACTIVATIONS[kind])
 
 
 class _Activation(nn.Module):

@@ -11,14 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .encoder import DTYPES, WEIGHTS, Architecture, Places, embedding
-
-_CLASSES = {
-    "sentence_embedding": "AutoModel",
-    "logits": "AutoModelForSequenceClassification",
-    "tokens": "AutoModelForTokenClassification",
-    "start_logits": "AutoModelForQuestionAnswering",
-}
+from .encoder import DTYPES, WEIGHTS, Architecture, Places, embedding, layer_of
 
 
 class Foreign(nn.Module):
@@ -33,11 +26,15 @@ class Foreign(nn.Module):
 
         self.arch = Architecture.read(folder)
         config = transformers.AutoConfig.from_pretrained(str(folder))
-        kind = "tokens" if self.arch.head == ("tokens",) else self.arch.outputs[0]
         dtype = DTYPES[precision or self.arch.precision]
-        model = getattr(transformers, _CLASSES[kind]).from_config(config, dtype=dtype)
-        model.load_state_dict(load_file(folder / WEIGHTS))
+        model = getattr(transformers, config.architectures[0])._from_config(config, dtype=dtype)
+        weights = load_file(folder / WEIGHTS)
+        tail = {name: weights.pop(name) for name in list(weights) if name.startswith("tail.")}
+        model.load_state_dict(weights)
         self._model = model.eval().to(device)
+        self.tail = nn.Sequential(*map(layer_of, self.arch.tail))
+        self.tail.load_state_dict({name.removeprefix("tail."): tensor for name, tensor in tail.items()})
+        self.tail.eval().to(device)
 
     def prepack(self) -> None:
         """Nothing: its layers are those of transformers."""
@@ -56,4 +53,6 @@ class Foreign(nn.Module):
         hidden = answer.last_hidden_state
         rows, tokens, width = hidden.shape
         places = Places.padded(rows, tokens, mask, hidden.device)
-        return embedding(self.arch, hidden.reshape(-1, width), places) | {"last_hidden_state": hidden.float()}
+        return embedding(self.arch, hidden.reshape(-1, width), places, self.tail) | {
+            "last_hidden_state": hidden.float()
+        }
