@@ -5,7 +5,6 @@
 #include <string>
 
 #include "gateway/front/http_message.h"
-#include "gateway/front/routes.h"
 #include "transport/address.h"
 
 namespace arlo::gateway {
@@ -83,24 +82,6 @@ TEST(HttpMessage, ARequestHasOneHost) {
     EXPECT_FALSE(addressed(lines)) << lines;
   }
   EXPECT_FALSE(addressed("Host: a\r\nHost: b\r\n", "HTTP/1.0"));
-}
-
-TEST(Routes, NamesOfModelsMayHaveSlashes) {
-  const auto name = [](std::string_view method, std::string_view path) {
-    const auto found = find_route(method, path);
-    return found.route == nullptr ? "-" + found.other : std::string(found.route->path) + " " + found.parts[0];
-  };
-  EXPECT_EQ(name("GET", "/v1/models/a/b"), "/v1/models/** a/b");
-  EXPECT_EQ(name("GET", "/v1/models/a%2Fb/"), "/v1/models/** a/b");
-  EXPECT_EQ(name("POST", "/v2/models/a/b/infer"), "/v2/models/**/infer a/b");
-  EXPECT_EQ(name("GET", "/v2/models/a/b/versions/1/ready"), "/v2/models/**/versions/*/ready a/b");
-  EXPECT_EQ(name("GET", "/v2/models/a/versions/1"), "/v2/models/**/versions/* a");
-  EXPECT_EQ(name("GET", "/v2/models/a/infer"), "-POST");
-  EXPECT_EQ(name("POST", "/v2/models/a/ready"), "-GET");
-  EXPECT_EQ(name("POST", "/v2/models/a"), "-GET");
-  EXPECT_EQ(name("POST", "/v2/models/a/load"), "-");
-  for (const std::string path : {"/v1/models//a", "/v1/models/a//b", "/v2/models//infer"})
-    EXPECT_EQ(name("GET", path), "-");
 }
 
 TEST(HttpMessage, AnAnswerSaysHowLongItIs) {

@@ -135,6 +135,9 @@ async def test_errors_before_a_call_of_triton_are_read(http: httpx.AsyncClient) 
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     assert isinstance(answer.json()["error"], str)
     assert (await http.post("/v2/models/emu/nothing", json={})).status_code == 404
+    for path in ("/v2/models/emu", "/v2/models/emu/ready", "/v2/models/ORG/NAME/versions/1/stats"):
+        other = await http.post(path, json={})
+        assert (other.status_code, other.headers["allow"]) == (405, "GET"), path
 
 
 # --- names with slashes -----------------------------------------------------------------------------------------------

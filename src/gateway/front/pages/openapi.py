@@ -40,6 +40,9 @@ HEADERS = {
     "Server-Timing": "The same to a tenth of a ms: tokenise, queue, execute, total.",
     "x-compute-characters": "Characters of the texts, without prompts; of token ids how many they are.",
     "x-compute-tokens": "Tokens of the texts.",
+    "x-arlo-stage": "Of a cascade: the highest stage that answered a row.",
+    "x-arlo-escalated": "Of a cascade: rows that went on from a stage.",
+    "x-arlo-degraded": "Of a cascade or a pipeline: rows whose answer is not as good as it would be with more time.",
 }
 BYTES = {"schema": {"type": "string", "format": "binary"}}
 ANY = {400, 401, 404, 408, 413, 415, 429, 431, 503, 504}
@@ -102,6 +105,7 @@ def requests() -> dict[str, Schema]:
     }
     one_or_two = listed(ref("AnyText"), 1, maxItems=2)
     side = either(ref("AnyText"), ref("AnyTexts"))
+    text_block = fields("type text", type={"enum": ["text"]}, text=ref("AnyText"))
     parameter = either({"type": "string"}, {"type": "number"}, {"type": "boolean"})
     output = fields("name", name={"type": "string"}, parameters=ref("Parameters"))
     return {
@@ -138,7 +142,9 @@ def requests() -> dict[str, Schema]:
             **vectors,
         ),
         "CohereEmbedRequest": fields(
-            "texts", model=ref("Model"), texts=ref("AnyTexts"),
+            model=ref("Model"), texts=either(ref("AnyTexts"), null),
+            inputs=either(listed(fields("content", content=listed(text_block, 1)), 1), null)
+            | {"description": "In place of texts: a vector of each."},
             embedding_types=either(listed({"enum": ["float", "base64", "binary", "ubinary"]}, 1, maxItems=4), null),
             output_dimension=maybe("integer", minimum=1), max_tokens=maybe("integer", minimum=1), **vectors,
         ),
@@ -179,7 +185,9 @@ def requests() -> dict[str, Schema]:
         ),
         "RerankRequest": fields(
             "query documents", query=ref("Text"),
-            documents=listed(either(ref("AnyText"), fields("text", text=ref("AnyText"))), 1),
+            documents=listed(either(ref("AnyText"), {"type": "object"}), 1),
+            rank_fields=either(listed(ref("Text"), maxItems=64, uniqueItems=True), null)
+            | {"description": "Of documents that are objects: what is ranked. Left out: their field text."},
             top_n=maybe("integer", "0, or left out: all.", minimum=0),
             return_documents=flag(False), raw_scores=flag(False), use_activation=flag(True), truncation=flag(True),
             model=ref("Model"), **of_scores,
