@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def known_noise_silenced() -> Iterator[list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         # Both set up their loggers when they are imported: that must be over before the handlers are exchanged.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is no torch, for one
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401
         bars: Any = None

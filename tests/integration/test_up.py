@@ -18,8 +18,9 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
+from arlo.compile import CompileOptions, compile_model
 from arlo.compile.pooling import pool_numpy
-from tests.fakes.tiny_model import write_onnx, write_tiny
+from tests.fakes.tiny_model import write_onnx, write_shell, write_tiny, write_tokenizer
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
 
@@ -211,6 +212,32 @@ async def test_with_torch_one_runtime_is_all_that_is_built(tmp_path: Path) -> No
     code, _, errors = await up_fails(tmp_path, str(model), "--engine", "torch", "--precision", "fp8")
     assert code == 2
     assert "fp8" in errors
+
+
+async def test_what_was_compiled_elsewhere_is_served_as_it_is(tmp_path: Path) -> None:
+    """Nothing is built and no file of it changes, so that several pods can share a claim."""
+    graph = write_onnx(write_shell(tmp_path / "tiny", weights=False) / "model.onnx")
+    write_tokenizer(graph.parent)
+    repository = tmp_path / "repository"
+    compile_model(
+        CompileOptions(source=graph.parent, out=repository, lengths=(48,), static=False, cache=tmp_path / "built")
+    )
+    files = sorted(path for path in repository.rglob("*") if path.is_file())
+    kept = {path: path.stat().st_mtime_ns for path in files}
+    env = without(tmp_path, "torch", "transformers", "onnx", "onnxscript")
+    ups, answers = [], []
+    for work in (tmp_path / "first", tmp_path / "second"):
+        work.mkdir()
+        ups.append(await Up.start(work, repository, "--name", "mine", env=env))
+    for up in ups:
+        async with httpx.AsyncClient(base_url=f"http://{up.ready['api']}", timeout=30) as client:
+            answer = await client.post("/v1/embeddings", json={"model": "mine", "input": TEXT})
+        assert answer.status_code == 200, answer.text
+        answers.append(answer.json()["data"][0]["embedding"])
+        assert "compiling" not in up.log.read_text()
+        assert await up.stop() == 0
+    assert answers[0] == answers[1]
+    assert {path: path.stat().st_mtime_ns for path in files} == kept
 
 
 async def test_an_onnx_folder_is_served_without_torch(tmp_path: Path) -> None:

