@@ -47,8 +47,8 @@ def write_embedder(
         (folder / "tokenizer_config.json").write_text(json.dumps(told | {"model_max_length": MAX_TOKENS}))
         modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
         (folder / "1_Pooling").mkdir(exist_ok=True)
-        told = {"embedding_dimension": WIDTH, "pooling_mode": pooling}
-        (folder / "1_Pooling" / "config.json").write_text(json.dumps(told))
+        described = {"embedding_dimension": WIDTH, "pooling_mode": pooling}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(described))
         for number, layer in enumerate(layers, start=2):
             modules.append((type(layer).__name__, f"{number}_{type(layer).__name__}"))
             (folder / modules[-1][1]).mkdir(exist_ok=True)

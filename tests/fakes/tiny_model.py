@@ -100,6 +100,11 @@ def write_other_tokenizer(folder: Path, kind: str, special: tuple[str, ...]) -> 
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+    describe_tokenizer(folder, special)
+
+
+def describe_tokenizer(folder: Path, special: tuple[str, ...]) -> None:
+    """tokenizer_config.json, by which transformers takes tokenizer.json as it is."""
     named = {f"{name[1:-1].lower()}_token": name for name in special}
     described = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_TOKENS, **named}
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
@@ -132,6 +137,7 @@ def write_tiny(
     first = ("[CLS]", "[PAD]") if family in OFFSET_FAMILIES else ("[PAD]", "[CLS]")
     if tokenizer == "WordPiece":
         write_tokenizer(folder, (*first, "[UNK]", "[SEP]", "[MASK]"))
+        describe_tokenizer(folder, (*first, "[UNK]", "[SEP]", "[MASK]"))
     else:
         write_other_tokenizer(folder, tokenizer, (*first, "[UNK]", "[SEP]", "[MASK]"))
     if pooling is not None:
