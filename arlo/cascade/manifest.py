@@ -32,10 +32,20 @@ from arlo.cascade.spec import (
     StageSpec,
 )
 from arlo.catalog.manifest import FILE_NAME as REPOSITORY_FILE
+from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
 
 FILE_NAME = "cascade.json"
 FORMAT = 1
+
+
+def check_judged(what: str, one: Manifest) -> None:
+    """ConfigError where a model's labels are no alternatives, so that no softmax tells how sure it is."""
+    if one.label_activation not in ("", "softmax"):
+        raise ConfigError(
+            f"{what}: {one.model} gives each label a value of its own ({one.label_activation}: several labels a text, "
+            "or regression), which says nothing of how sure it is of one: take a classifier of one label a text"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,7 +179,8 @@ class AsyncClient:
             )
             call = await _made(make, rows)
             names_of_rows = names_of(codec.info, call.request, len(rows))
-            found += classifications((await self._infer(codec, call, attempts.again())).outputs, names_of_rows)
+            outputs = (await self._infer(codec, call, attempts.again())).outputs
+            found += classifications(outputs, names_of_rows, codec.info.label_activation)
         return found
 
     async def stream(

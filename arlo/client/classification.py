@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.client.errors import ClientError, InvalidRequestError
+from arlo.client.errors import ClientError, InvalidRequestError, ServerError
 from arlo.client.model import TASK, ModelInfo
 from arlo.client.result import Result
 
@@ -60,13 +60,31 @@ def names_of(info: ModelInfo, request: Any, rows: int) -> list[tuple[str, ...]]:
     return [known[number] for number in np.frombuffer(request.raw_input_contents[at], "<i8").tolist()]
 
 
-def classifications(outputs: Mapping[str, NDArray[Any]], names: Sequence[tuple[str, ...]]) -> list[Classification]:
-    """Of the outputs of a batch, rows first; names: as of names_of."""
-    said = outputs.get(PROBABILITIES)
-    if said is None:
-        z = np.asarray(outputs[LOGITS], np.float64)
-        e = np.exp(z - z.max(axis=1, keepdims=True))
-        said = e / e.sum(axis=1, keepdims=True)
+def probabilities_of(logits: NDArray[Any], activation: str) -> NDArray[Any]:
+    """What the model's activation makes of logits [rows, labels]. ClientError: it is not known here."""
+    z = np.asarray(logits, np.float64)
+    match activation or ("sigmoid" if z.shape[1] == 1 else "softmax"):
+        case "softmax":
+            e = np.exp(z - z.max(axis=1, keepdims=True))
+            return np.asarray(e / e.sum(axis=1, keepdims=True))
+        case "sigmoid":
+            return np.asarray(0.5 * (1 + np.tanh(z / 2)))
+        case "tanh":
+            return np.tanh(z)
+        case "identity":
+            return z
+    raise ClientError(f"the server's activation {activation!r} is not known to this client: install a newer one")
+
+
+def classifications(
+    outputs: Mapping[str, NDArray[Any]], names: Sequence[tuple[str, ...]], activation: str = ""
+) -> list[Classification]:
+    """Of the outputs of a batch, rows first; names: as of names_of. ServerError: numbers are NaN or infinite."""
+    given = outputs[PROBABILITIES if PROBABILITIES in outputs else LOGITS]
+    if not np.isfinite(given).all():
+        rows = np.flatnonzero(~np.isfinite(given).all(axis=1)).tolist()
+        raise ServerError(f"the model's output is NaN or infinite for row {', '.join(map(str, rows))} of the request")
+    said = given if PROBABILITIES in outputs else probabilities_of(given, activation)
     found = []
     for row, probabilities in enumerate(said):
         best = int(np.argmax(probabilities))
@@ -94,4 +112,7 @@ def classified(info: ModelInfo, item: Result | ClientError) -> tuple[int, Classi
     if isinstance(item, ClientError):
         return int(item.request_id or -1), item
     outputs = {name: array[None] for name, array in item.outputs.items()}
-    return int(item.id), classifications(outputs, [info.labels])[0]
+    try:
+        return int(item.id), classifications(outputs, [info.labels], info.label_activation)[0]
+    except ClientError as error:
+        return int(item.id), error

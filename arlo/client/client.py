@@ -191,7 +191,8 @@ class Client:
                 codec, rows, truncate=truncate, max_length=max_length, outputs=names, parameters=parameters
             )
             names_of_rows = names_of(codec.info, call.request, len(rows))
-            found += classifications(self._infer(codec, call, attempts.again()).outputs, names_of_rows)
+            outputs = self._infer(codec, call, attempts.again()).outputs
+            found += classifications(outputs, names_of_rows, codec.info.label_activation)
         return found
 
     def stream(

@@ -40,6 +40,7 @@ class ModelInfo:
     max_length: int | None = None
     token_level: frozenset[str] | None = None
     labels: tuple[str, ...] = ()  # of a classifier, where the server says them
+    label_activation: str = ""  # that makes probabilities of its logits; empty: softmax, of one label sigmoid
     tasks: Mapping[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict
     )  # by their numbers, with their labels
@@ -67,7 +68,7 @@ def from_server(metadata: Any, config: Any | None) -> ModelInfo:
     """ModelInfo from a ModelMetadataResponse and, where the server has one, a ModelConfigResponse.
 
     The longest row comes from the configuration's parameter `max_length`, else from a fixed second dimension of the
-    inputs. `token_level_outputs` (names joined by commas) and `labels` (a JSON list) are optional.
+    inputs. `token_level_outputs` (names joined by commas), `labels` (a JSON list) and `label_activation` are optional.
     """
     parameters = {k: v.string_value for k, v in config.config.parameters.items()} if config is not None else {}
     optional = {t.name for t in config.config.input if t.optional} if config is not None else set()
@@ -88,6 +89,7 @@ def from_server(metadata: Any, config: Any | None) -> ModelInfo:
         max_length=max_length,
         token_level=token_level,
         labels=_labels(parameters.get("labels", "")),
+        label_activation=parameters.get("label_activation", ""),
         tasks=_tasks(parameters.get("tasks", "")),
     )
 
@@ -121,6 +123,8 @@ def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
         config.parameters["token_level_outputs"].string_value = ",".join(sorted(info.token_level))
     if info.labels:
         config.parameters["labels"].string_value = json.dumps(list(info.labels))
+    if info.label_activation:
+        config.parameters["label_activation"].string_value = info.label_activation
     if info.tasks:
         config.parameters["tasks"].string_value = json.dumps(info.tasks)
 

@@ -41,6 +41,11 @@ class ModelConfig:
         left_out="a missing repository is an error",
     )
     name: str | None = option(default=None, doc="Name that clients ask for.", left_out="the name in `arlo.json`")
+    default_prompt: str | None = option(
+        default=None,
+        doc='Name of the prompt that goes before texts of requests that name none; `""`: none does.',
+        left_out="as the model's folder says (`default_prompt_name`)",
+    )
     latency_profile: Path | None = option(
         default=None,
         doc="Latency profile that `arlo profile` wrote.",

@@ -117,15 +117,16 @@ def _type_of(value: onnx_ir.Value) -> onnx_ir.DataType:
     return onnx_ir.DataType.FLOAT
 
 
-def add_confidence(model: onnx_ir.Model) -> None:
-    """Append the output `confidence` FP32 [rows, 1]: the largest probability by the softmax of `logits` [rows, labels].
+def add_confidence(model: onnx_ir.Model, activation: str) -> None:
+    """Append the output `confidence` FP32 [rows, 1]: the largest probability, by softmax or sigmoid of `logits`
+    [rows, labels].
 
     Not [rows]: Triton wants an output to have a dimension beside the rows.
     """
     graph = model.graph
     logits = next(value for value in graph.outputs if value.name == "logits")
     build = _Builder(graph)
-    shares = build("Softmax", [logits], axis=-1)
+    shares = build("Sigmoid", [logits]) if activation == "sigmoid" else build("Softmax", [logits], axis=-1)
     shape = [*list(logits.shape or ())[:1], 1]
     if model.opset_imports.get("", 0) >= _AXES_AS_INPUT:
         build.output("ReduceMax", [shares, build.constant("label_axes", [-1])], CONFIDENCE, shape, keepdims=1)

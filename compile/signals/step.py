@@ -35,6 +35,11 @@ def check_signals(options: CompileOptions, model: SourceModel) -> None:
     """ConfigError when the model cannot give what is asked for."""
     if options.confidence and model.task != "sequence-classification":
         raise ConfigError(f"confidence is of sequence classifiers, and {model.name} is of the task {model.task}")
+    if options.confidence and model.label_activation not in ("softmax", "sigmoid"):
+        raise ConfigError(
+            f"confidence is a probability, and {model.name} gives its labels values by the activation "
+            f"{model.label_activation!r} (regression): leave --confidence out"
+        )
 
 
 def signals_step(cache: Cache, exported: Entry, model: SourceModel, options: CompileOptions) -> Entry:
@@ -45,7 +50,7 @@ def signals_step(cache: Cache, exported: Entry, model: SourceModel, options: Com
         "weights": exported.files[WEIGHTS],
         "outputs": exported.meta["outputs"],
         "importance": options.importance,
-        "confidence": options.confidence,
+        "confidence": options.confidence and model.label_activation,
         "tools": tool_versions(*TOOLS, "onnxruntime"),
         "code": code_version("signals/step", "signals/graph", "steps/cleanup", "verify/stand_in"),
     }
@@ -58,7 +63,7 @@ def signals_step(cache: Cache, exported: Entry, model: SourceModel, options: Com
         graph = Graph(exported.folder / GRAPH)
         layers = None
         if options.confidence:
-            add_confidence(graph.model)
+            add_confidence(graph.model, model.label_activation)
             outputs.append(_output(CONFIDENCE, token_level=False, dims=(1,)))
         if options.importance is not None:  # last, see there
             last = None if options.importance == "all" else options.importance

@@ -93,6 +93,7 @@ def reference_step(
         "inputs": [[tensor.name, tensor.datatype, tensor.role] for tensor in model.inputs],
         "pooling": [list(model.pooling), [layer.kind for layer in model.layers], model.normalize],
         "outputs": [[output.name, output.token_level, list(output.dims)] for output in outputs],
+        "activation": model.label_activation,
         "importance": importance and dataclasses.asdict(importance),
         "texts": texts.key(),
         "tools": tool_versions("tokenizers", *(("onnxruntime",) if _onnx(model) else ("torch", "transformers"))),
@@ -202,9 +203,11 @@ def _onnx(model: SourceModel) -> Any:
     return getattr(model, "onnx", None)
 
 
-def _confidence(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The largest probability [rows, 1] by the softmax of logits [rows, labels]."""
+def _confidence(logits: NDArray[np.float32], activation: str) -> NDArray[np.float32]:
+    """The largest probability [rows, 1] by softmax or sigmoid of logits [rows, labels]."""
     exact = logits.astype(np.float64)
+    if activation == "sigmoid":
+        return (1 / (1 + np.exp(-exact.max(-1, keepdims=True)))).astype(np.float32)
     shares = np.exp(exact - exact.max(-1, keepdims=True))
     return (shares.max(-1, keepdims=True) / shares.sum(-1, keepdims=True)).astype(np.float32)
 
@@ -234,7 +237,8 @@ class _Original:
         cores = len(os.sched_getaffinity(0))
         found = self._run_onnx(inputs, cores) if _onnx(self._model) else self._run_torch(inputs, cores)
         if any(output.name == CONFIDENCE for output in self._outputs):
-            found = [each | {CONFIDENCE: _confidence(each["logits"])} for each in found]
+            activation = self._model.label_activation
+            found = [each | {CONFIDENCE: _confidence(each["logits"], activation)} for each in found]
         missing = [output.name for output in self._outputs if output.name not in found[0]]
         if missing:
             raise CompileError(f"reference: the original model does not give {', '.join(missing)}, the export does")

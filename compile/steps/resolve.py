@@ -473,7 +473,7 @@ def _labels(config: dict[str, Any]) -> int:
 def _label_names(config: dict[str, Any], task: str) -> tuple[str, ...]:
     """The names of a classifier's classes, in the order of its logits; none where config.json names none."""
     named = config.get("id2label")
-    if task not in ("sequence-classification", "token-classification", "classification") or not isinstance(named, dict):
+    if task in ("embedding", "question-answering") or not isinstance(named, dict):
         return ()
     try:
         return tuple(str(named[number]) for number in sorted(named, key=int))

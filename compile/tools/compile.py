@@ -18,6 +18,7 @@ from arlo.compile.report import print_report, summarise
 from arlo.compile.steps.lengths import LengthChoice
 from arlo.compile.steps.resolve import DEMO_MODEL
 from arlo.compile.tools.display import FIRST_STEP, display
+from arlo.errors import ConfigError
 from arlo.workers.paths import plugin_library
 
 _DESCRIPTION = """Build a Triton model repository from a local model folder or ONNX file: one engine per maximum length.
@@ -270,6 +271,12 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
 def run(args: argparse.Namespace) -> int:
     """Build; the report goes to standard output, progress to standard error."""
     options = options_of(args)
+    if args.plugin and (args.importance is not None or args.confidence):
+        raise ConfigError(
+            f"--plugin and --{'confidence' if args.importance is None else 'importance'} do not go together: Triton "
+            "gives a client that names no output all of them, so the plugin has none on request. Leave one of the two "
+            "out, or serve the repository with `arlo serve`"
+        )
     library = plugin_library() if args.plugin else None  # missing? said before hours of work
     start_s = monotonic_s()
     cached = 0

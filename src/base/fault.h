@@ -30,8 +30,8 @@ struct Fault {
   bool overload = false;          // too much was asked for at a time: later, or elsewhere, it may go well
   std::int64_t predicted_ms = 0;  // of an overload: how long an answer would have taken; 0: not known
   // Where an API tells these from the rest: it cannot be read at all, there is nothing in it, or nothing at its
-  // address.
-  enum class Kind : std::uint8_t { kUsual, kSyntax, kEmpty, kNoPath } kind = Kind::kUsual;
+  // address; or counts them: a model's answer has numbers that are none.
+  enum class Kind : std::uint8_t { kUsual, kSyntax, kEmpty, kNoPath, kNotFinite } kind = Kind::kUsual;
 };
 
 using MaybeFault = std::optional<Fault>;  // empty: all is well

@@ -24,7 +24,7 @@ MaybeFault check_input_type(std::string_view input_type) {
                  "; query, passage, document, search_query, search_document, classification and clustering are");
 }
 
-MaybeFault find_prompt(const ModelSpec& model, std::string_view name, std::string_view input_type,
+MaybeFault find_prompt(const ModelSpec& model, std::optional<std::string_view> name, std::string_view input_type,
                        std::string_view* out) {
   const auto named = [&](std::string_view wanted) {
     const auto found =
@@ -32,15 +32,15 @@ MaybeFault find_prompt(const ModelSpec& model, std::string_view name, std::strin
     if (found != model.prompts.end()) *out = found->second;
     return found != model.prompts.end();
   };
-  if (name.empty()) {
+  if (!name) {
     const auto wanted = prompts_for(input_type);
-    static_cast<void>(std::any_of(wanted.begin(), wanted.end(), named));
+    if (std::none_of(wanted.begin(), wanted.end(), named)) named(model.default_prompt);
     return {};
   }
-  if (named(name)) return {};
+  if (named(*name) || name->empty()) return {};
   std::string names;
   for (const auto& each : model.prompts) names += (names.empty() ? "it has " : ", ") + quoted(each.first);
-  return invalid("prompt_name: model '" + model.name + "' has no prompt " + quoted(name) + "; " +
+  return invalid("prompt_name: model '" + model.name + "' has no prompt " + quoted(*name) + "; " +
                  (names.empty() ? "it has none" : names));
 }
 

@@ -1,6 +1,7 @@
 // What goes before a text: a prompt of the model, by its name or by what the text is.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -13,9 +14,9 @@ namespace arlo::gateway {
 std::span<const std::string_view> prompts_for(std::string_view input_type);
 // INVALID_ARGUMENT: there is no such type. Empty: none is said.
 MaybeFault check_input_type(std::string_view input_type);
-// What the prompt of that name says; where none is named, the first one for the type that the model has, or nothing.
-// INVALID_ARGUMENT: the model has none by that name.
-MaybeFault find_prompt(const ModelSpec& model, std::string_view name, std::string_view input_type,
+// What the prompt of that name says, an empty name meaning none; where no name is given, the first one for the type
+// that the model has, or else its default. INVALID_ARGUMENT: the model has none by that name.
+MaybeFault find_prompt(const ModelSpec& model, std::optional<std::string_view> name, std::string_view input_type,
                        std::string_view* out);
 
 }  // namespace arlo::gateway

@@ -208,6 +208,7 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   }
   if (key == "prompt_name") prompt_name_ = {entry, parameter.text, parameter.kind == kString};
   if (key == "input_type") input_type_ = {entry, parameter.text, parameter.kind == kString};
+  if (key == "dimensions") dimensions_entry_ = entry;
   if (key == kTask) {
     task_entry_ = entry;
     task_name_ = parameter.text;
@@ -215,6 +216,22 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   }
   forwarded_.push_back(entry);
   forwarded_size_ += wire::field_size(entry.size());
+  return {};
+}
+
+MaybeFault InferRequest::read_dimensions() {
+  const int vector = model_->flow != nullptr ? -1 : model_->vector_output(false);
+  if (vector < 0) return {};
+  cut_to_ = model_->cut_to();
+  Parameter parameter;
+  if (dimensions_entry_.empty() || !read_parameter(dimensions_entry_, &parameter)) return {};
+  const auto whole = model_->outputs[static_cast<std::size_t>(vector)].dims[0];
+  cut_to_ = static_cast<std::int64_t>(parameter.number);
+  if (parameter.kind != kInt64 || cut_to_ < 1 || (whole >= 0 && cut_to_ > whole)) {
+    return invalid("parameter dimensions must be an int64_param of 1 to " +
+                   (whole < 0 ? "the size of a vector" : std::to_string(whole)));
+  }
+  forget_parameter(dimensions_entry_);
   return {};
 }
 
@@ -401,6 +418,7 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   others_.clear();
   decoded_.reserve(tensors_.size() + 1);  // views into short ones would not outlive a move
   forget_task_parameter();
+  if (auto fault = read_dimensions()) return fault;
   std::size_t typed = 0;
   for (const auto& tensor : tensors_) typed += tensor.typed ? 1 : 0;
   const bool raw_given = !raw_.empty();

@@ -67,8 +67,10 @@ class InferRequest {
   // Per row, of a model of several tasks: which one; empty: of others.
   [[nodiscard]] const std::vector<std::uint32_t>& tasks() const { return tasks_; }
   [[nodiscard]] OutputSet outputs() const { return outputs_; }  // that it asks for
-  [[nodiscard]] bool has_text() const;                          // in place of token ids
-  [[nodiscard]] bool of_text() const { return of_text_; }       // the same, after bind()
+  // Numbers that its vectors are cut to; 0: they are whole.
+  [[nodiscard]] std::int64_t cut_to() const { return cut_to_; }
+  [[nodiscard]] bool has_text() const;                     // in place of token ids
+  [[nodiscard]] bool of_text() const { return of_text_; }  // the same, after bind()
   [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
   [[nodiscard]] const FlowWishes& flow_wishes() const { return flow_wishes_; }
   // The same rows in the tokens of another vocabulary: 0 is the model's own, 1 the first of ModelSpec::wordings.
@@ -133,6 +135,8 @@ class InferRequest {
   MaybeFault read_tasks(bool raw_given);
   [[nodiscard]] bool names_tasks(const Tensor& tensor) const;  // the names of the rows' tasks, in place of numbers
   void forget_task_parameter();
+  // By `dimensions`, which to models without vectors is a parameter like any; or by the model's own.
+  MaybeFault read_dimensions();
   [[nodiscard]] MaybeFault unknown_task(std::string_view name) const;
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
@@ -155,6 +159,8 @@ class InferRequest {
     bool is_text = true;
   };
   PromptParameter prompt_name_, input_type_;
+  std::string_view dimensions_entry_;
+  std::int64_t cut_to_ = 0;  // after bind()
   bool of_text_ = false;
   std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
   std::vector<Tensor> tensors_;

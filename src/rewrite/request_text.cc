@@ -1,6 +1,7 @@
 // Requests of text: read, made into token ids, and from there on as any other.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/utf8.h"
@@ -133,7 +134,9 @@ MaybeFault InferRequest::add_prompt(std::vector<std::string_view>& texts) {
   }
   if (auto fault = check_input_type(input_type_.text)) return fault;
   std::string_view prompt;
-  if (auto fault = find_prompt(*model_, prompt_name_.text, input_type_.text, &prompt)) return fault;
+  std::optional<std::string_view> name;
+  if (prompt_name_.entry.data() != nullptr) name = prompt_name_.text;
+  if (auto fault = find_prompt(*model_, name, input_type_.text, &prompt)) return fault;
   if (prompt.empty()) return {};
   prompted_.clear();  // bound again, when a helper is done
   prompted_.reserve(texts.size());

@@ -112,7 +112,9 @@ std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& req
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {
     const auto& spec = model.outputs[i];
     if ((request.outputs() >> i & 1) == 0) continue;
-    const auto row = total_size(spec.item * (spec.token_level ? longest : 1), spec.dims);
+    const bool cut = request.cut_to() != 0 && model.vector_output(false) == static_cast<int>(i);
+    const auto row = cut ? spec.item * static_cast<std::size_t>(request.cut_to())
+                         : total_size(spec.item * (spec.token_level ? longest : 1), spec.dims);
     std::uint64_t all = 0;
     if (row && !__builtin_mul_overflow(*row, lengths.size(), &all)) bytes += all;
   }
@@ -348,6 +350,11 @@ void RowResponse::set(int spec, std::vector<std::int64_t> tail, std::string_view
   at->spec = spec;
   at->tail = std::move(tail);
   at->raw = raw;
+}
+
+void RowResponse::cut_vector(int spec, std::int64_t size) {
+  const auto bytes = static_cast<std::size_t>(size) * sizeof(float);
+  if (raw(spec).size() > bytes) set(spec, {size}, raw(spec).substr(0, bytes));
 }
 
 void ResponsePlan::text_part(std::size_t from) {

@@ -33,6 +33,8 @@ class RowResponse {
   [[nodiscard]] RowResponse only(OutputSet outputs) const;
   // An output of other origin, in place of one that is there; `tail`: dims after the row.
   void set(int spec, std::vector<std::int64_t> tail, std::string_view raw);
+  // Leaves the first `size` numbers of a row's vector, FP32.
+  void cut_vector(int spec, std::int64_t size);
 
  private:
   friend class ResponsePlan;

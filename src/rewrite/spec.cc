@@ -20,12 +20,19 @@ int datatype_size(std::string_view datatype) {
   return -1;
 }
 
+namespace {
+
+constexpr std::string_view kActivations[] = {"", "softmax", "sigmoid", "identity", "tanh"};
+
+}  // namespace
+
 bool read_activation(std::string_view name, Activation* out) {
-  static constexpr std::string_view kNames[] = {"", "softmax", "sigmoid", "identity", "tanh"};
-  const auto* const found = std::ranges::find(kNames, name);
-  if (found != std::end(kNames)) *out = static_cast<Activation>(found - std::begin(kNames));
-  return found != std::end(kNames);
+  const auto* const found = std::ranges::find(kActivations, name);
+  if (found != std::end(kActivations)) *out = static_cast<Activation>(found - std::begin(kActivations));
+  return found != std::end(kActivations);
 }
+
+std::string_view activation_name(Activation activation) { return kActivations[static_cast<std::size_t>(activation)]; }
 
 int ModelSpec::find_input(std::string_view wanted) const {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -39,6 +46,28 @@ int ModelSpec::find_output(std::string_view wanted) const {
     if (outputs[i].name == wanted) return static_cast<int>(i);
   }
   return -1;
+}
+
+int ModelSpec::vector_output(bool of_tokens) const {
+  int only = -1;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const auto& output = outputs[i];
+    if (output.token_level != of_tokens || output.datatype != "FP32" || output.dims.size() != 1 ||
+        (inner >> i & 1) != 0) {
+      continue;
+    }
+    if (output.name == (of_tokens ? "last_hidden_state" : "sentence_embedding")) return static_cast<int>(i);
+    if (output.name == "logits" || output.name == "probabilities") continue;
+    only = only == -1 ? static_cast<int>(i) : -2;
+  }
+  return std::max(only, -1);
+}
+
+std::int64_t ModelSpec::cut_to() const {
+  const int vector = dimensions == 0 ? -1 : vector_output(false);
+  if (vector < 0) return 0;
+  const auto whole = outputs[static_cast<std::size_t>(vector)].dims[0];
+  return whole < 0 || dimensions < whole ? dimensions : 0;
 }
 
 int ModelSpec::find_task(std::string_view wanted) const {

@@ -56,6 +56,7 @@ inline constexpr std::size_t kMostTasks = 1024;
 enum class Activation : std::uint8_t { kUsual, kSoftmax, kSigmoid, kIdentity, kTanh };
 // By its name; empty: kUsual. False: there is none of that name.
 bool read_activation(std::string_view name, Activation* out);
+std::string_view activation_name(Activation activation);
 
 // One of several tasks that share a model.
 struct TaskSpec {
@@ -94,7 +95,7 @@ struct ModelSpec {
   std::vector<std::string> labels;  // names of a classifier's classes; empty: not known
   std::vector<std::pair<std::string, std::string>> prompts;  // what may go before a text, by name
   std::string default_prompt;        // name of the prompt of requests that name none; empty: no prompt
-  std::size_t dimensions = 0;        // vectors are cut to so many where a request asks for no size; 0: whole
+  std::int64_t dimensions = 0;       // as the manifest has them: see cut_to()
   Activation label_activation = {};  // of its logits: kUsual if the model does not say
   Activation score_activation = {};
   std::shared_ptr<const TextSpec> text;    // null: it came without a tokenizer
@@ -110,8 +111,12 @@ struct ModelSpec {
   [[nodiscard]] bool of_tensors() const { return inputs[ids].role == Role::kTensor; }
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
-  [[nodiscard]] int find_task(std::string_view name) const;    // -1: none
-  [[nodiscard]] std::string task_names() const;                // "a, b, c", for people
+  // The output that is a vector for each row, or for each token: the one named so, or the only one; -1: none.
+  [[nodiscard]] int vector_output(bool of_tokens) const;
+  // Numbers that the vectors of rows are cut to where a request does not say; 0: they are whole.
+  [[nodiscard]] std::int64_t cut_to() const;
+  [[nodiscard]] int find_task(std::string_view name) const;  // -1: none
+  [[nodiscard]] std::string task_names() const;              // "a, b, c", for people
 };
 
 struct RuntimeInfo {

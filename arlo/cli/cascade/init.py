@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Check and write."""
     import dataclasses
 
-    from arlo.cascade.manifest import CascadeManifest, Importance, Stage, VocabularyFile, repository_hash
+    from arlo.cascade.manifest import CascadeManifest, Importance, Stage, VocabularyFile, check_judged, repository_hash
 
     given = dict(_pair(text, "--stage") for text in args.stage)
     if len(given) != len(args.stage):
@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"stage {one} has one label, a score, which says nothing of how sure it is: a cascade needs two or more"
         )
+    for name, manifest in manifests.items():
+        check_judged(f"stage {name}", manifest)
     first = next(iter(manifests.values()))
     labels = names(args.labels) or first.labels or tuple(map(str, range(_label_count(first))))
     if not labels and first.outputs and first.outputs[0].dims:

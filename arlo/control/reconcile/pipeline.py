@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from arlo import proto
+from arlo.cascade.manifest import check_judged
 from arlo.cascade.prune import vocabulary_of
 from arlo.catalog.flow import Flow, FlowEdge, FlowVariant, Guard
 from arlo.catalog.flow_accuracy import path_accuracy
@@ -62,6 +63,7 @@ def fill_pipeline(
         message.chunks.stride = config.stride or config.window - 2
     manifests = iter(variants)
     labels: dict[str, tuple[str, ...]] = {}
+    judged = {e.tail for e in flow.edges if e.weights or e.when.at_least is not None or e.when.below is not None}
     for s in flow.order:
         stage = flow.stages[s]
         item = message.stages.add(name=stage.name, first=stage.fire == "first", told=stage.told)
@@ -69,6 +71,8 @@ def fill_pipeline(
             one = next(manifests)
             if any(output.name == LOGITS and not output.token_level for output in one.outputs):
                 item.logits = LOGITS
+            if stage.name in judged:
+                check_judged(f"variant {variant.name!r} of stage {stage.name!r}", one)
             if v and labels[stage.name] != tuple(one.labels):
                 raise ConfigError(f"variant {variant.name!r} of stage {stage.name!r} has other labels than the first")
             labels[stage.name] = tuple(one.labels)

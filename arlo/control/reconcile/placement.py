@@ -152,7 +152,12 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
         message.tasks.add(name=task, labels=labels)
     for prompt, text in manifest.prompts.items():
         message.prompts.add(name=prompt, text=text)
-    message.default_prompt = manifest.default_prompt
+    message.default_prompt = manifest.default_prompt if model.default_prompt is None else model.default_prompt
+    if message.default_prompt and message.default_prompt not in manifest.prompts:
+        known = ", ".join(manifest.prompts) or "none"
+        raise ConfigError(
+            f"model.default_prompt is {message.default_prompt!r}, and the prompts of {message.name} are: {known}"
+        )
     message.dimensions = manifest.dimensions
     message.label_activation = manifest.label_activation
     message.score_activation = manifest.score_activation

@@ -449,6 +449,9 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
   out.add("arlo_client_over_limit_total", "Calls and connections that ended because a client went over a limit.",
           MetricType::Counter);
   for (const auto& [limit, count] : usage.over_limit()) out.value(static_cast<double>(count), {{"limit", limit}});
+  out.add("arlo_answers_not_finite_total",
+          "HTTP requests that ended in an error because the model's output was NaN or infinite.", MetricType::Counter);
+  out.value(static_cast<double>(usage.answers_not_finite()));
   out.add("arlo_traces_total", "Sampled requests whose spans a collector took, or that were lost.",
           MetricType::Counter);
   out.value(static_cast<double>(usage.traces(PortUsage::Trace::kSent)), {{"outcome", "sent"}});

@@ -410,8 +410,10 @@ void ApiConnection::answer_call() {
 }
 
 void ApiConnection::answer_written() {
-  if (const auto& fault = request_->fault()) return refuse(*fault);
-  answer(200, std::move(request_->own()));
+  const auto& fault = request_->fault();
+  if (!fault) return answer(200, std::move(request_->own()));
+  if (fault->kind == Fault::Kind::kNotFinite) service_.usage().not_finite();
+  refuse(*fault);
 }
 
 void ApiConnection::finish(std::uint32_t status, std::string_view message,

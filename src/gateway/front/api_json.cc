@@ -1,6 +1,7 @@
 #include "gateway/front/api_json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -139,7 +140,12 @@ MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
   if (auto fault = read_bool(body, "add_special_tokens", &out->special)) return fault;
   if (auto fault = read_text(body, "input_type", &out->input_type)) return fault;
   if (auto fault = check_input_type(out->input_type)) return fault;
-  return read_text(body, "prompt_name", &out->prompt);
+  return read_prompt(body, out);
+}
+
+MaybeFault read_prompt(const json& body, TextWishes* out) {
+  if (field_of(body, "prompt_name") == nullptr) return {};
+  return read_text(body, "prompt_name", &out->prompt.emplace());
 }
 
 MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes) {
@@ -155,6 +161,8 @@ MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes) {
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out) {
   auto& parameters = *out->mutable_parameters();
   if (cut) parameters["truncate"].set_string_param(wishes.truncate);
+  if (cut && wishes.prompt) parameters["prompt_name"].set_string_param(*wishes.prompt);
+  if (cut && !wishes.input_type.empty()) parameters["input_type"].set_string_param(wishes.input_type);
   if (wishes.bulk) parameters["arlo_class"].set_string_param(*wishes.bulk ? "bulk" : "interactive");
   if (wishes.utility) parameters["utility"].set_double_param(*wishes.utility);
   if (wishes.min_accuracy) parameters["min_accuracy"].set_double_param(*wishes.min_accuracy);
@@ -168,10 +176,10 @@ MaybeFault check_made(std::size_t bytes) {
                  std::to_string(kMostMade) + ": send fewer rows at a time, or shorter ones");
 }
 
-MaybeFault add_texts(std::string_view name, std::string_view prompt, const std::vector<std::string>& texts,
+MaybeFault add_texts(std::string_view name, std::string_view before, const std::vector<std::string>& texts,
                      inference::ModelInferRequest* out) {
   std::size_t bytes = 0;
-  for (const auto& text : texts) bytes += sizeof(std::uint32_t) + prompt.size() + text.size();
+  for (const auto& text : texts) bytes += sizeof(std::uint32_t) + before.size() + text.size();
   if (auto fault = check_made(bytes)) return fault;
   auto* tensor = out->add_inputs();
   tensor->set_name(std::string(name));
@@ -180,8 +188,8 @@ MaybeFault add_texts(std::string_view name, std::string_view prompt, const std::
   std::string raw;
   raw.reserve(bytes);
   for (const auto& text : texts) {
-    const auto size = static_cast<std::uint32_t>(prompt.size() + text.size());
-    raw.append(reinterpret_cast<const char*>(&size), sizeof size).append(prompt).append(text);
+    const auto size = static_cast<std::uint32_t>(before.size() + text.size());
+    raw.append(reinterpret_cast<const char*>(&size), sizeof size).append(before).append(text);
   }
   out->add_raw_input_contents(std::move(raw));
   return {};
@@ -193,8 +201,33 @@ MaybeFault check_rows(std::size_t rows, std::size_t most) {
                  " are taken in one request");
 }
 
+template <class T>
+MaybeFault check_finite(std::span<const T> values, std::size_t each, std::span<const std::size_t> pieces) {
+  const auto finite = [](T value) { return std::isfinite(value); };
+  if (std::ranges::all_of(values, finite)) return {};
+  constexpr std::size_t kMostNamed = 8;
+  std::string names;
+  std::size_t found = 0;
+  std::size_t row = 0;
+  for (std::size_t input = 0; row * each < values.size(); ++input) {
+    const std::size_t rows = pieces.empty() ? 1 : pieces[input];
+    const auto own = values.subspan(row * each, rows * each);
+    row += rows;
+    if (std::ranges::all_of(own, finite)) continue;
+    if (++found <= kMostNamed) names += (names.empty() ? "" : ", ") + std::to_string(input);
+  }
+  if (found > kMostNamed) names += " and " + std::to_string(found - kMostNamed) + " more";
+  Fault fault{Code::kInternal, "the model's output is NaN or infinite for input " + names +
+                                   " (counted from 0): check its weights, or compile it with --precision fp32; the "
+                                   "other inputs can be sent without these"};
+  fault.kind = Fault::Kind::kNotFinite;
+  return fault;
+}
+template MaybeFault check_finite(std::span<const float>, std::size_t, std::span<const std::size_t>);
+template MaybeFault check_finite(std::span<const double>, std::size_t, std::span<const std::size_t>);
+
 MaybeFault read_rows(const inference::ModelInferResponse& answer, std::size_t rows, std::vector<float>* values,
-                     std::size_t* each) {
+                     std::size_t* each, std::span<const std::size_t> pieces) {
   if (answer.raw_output_contents_size() != 1) return Fault{Code::kInternal, "the worker's answer is not one output"};
   const std::string& raw = answer.raw_output_contents(0);
   *each = rows == 0 ? 0 : raw.size() / sizeof(float) / rows;
@@ -204,7 +237,7 @@ MaybeFault read_rows(const inference::ModelInferResponse& answer, std::size_t ro
   }
   values->resize(*each * rows);
   std::memcpy(values->data(), raw.data(), raw.size());
-  return {};
+  return check_finite<float>(*values, *each, pieces);
 }
 
 std::int64_t said(const inference::ModelInferResponse& answer, const char* name) {

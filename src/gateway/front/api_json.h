@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,8 +49,8 @@ std::size_t count_characters_of(const std::vector<std::string>& texts);
 struct TextWishes {
   // NONE, END or START: what is cut off; CHUNK: cut into pieces, of embeddings. Empty before the body is read.
   std::string truncate;
-  std::string prompt;            // name of the one that goes before each text; empty: none
-  std::string input_type;        // query, passage, ...: where no prompt is named, the one for this, if there is one
+  std::optional<std::string> prompt;  // name of the one that goes before each text; empty: none does
+  std::string input_type;        // query, passage, ...: where no prompt is named, the one for this, or else the default
   std::optional<bool> bulk;      // of the class bulk, if the request says a class
   std::int64_t most_tokens = 0;  // of a text, below what the model takes; 0: that
   bool special = true;           // special tokens are added
@@ -62,16 +63,18 @@ struct TextWishes {
 // `truncate_prompt_tokens` and `truncation_side`; `utility`, `min_accuracy`, `pin` and `tenant` of pipelines. `cut`:
 // END where nothing is said.
 MaybeFault read_wishes(const nlohmann::json& body, bool cut, TextWishes* out);
+// `prompt_name` alone.
+MaybeFault read_prompt(const nlohmann::json& body, TextWishes* out);
 // INVALID_ARGUMENT: wishes that only embeddings can have.
 MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes);
-// `cut`: the request has texts, which may be cut; ids never are.
+// `cut`: the request has texts, which may be cut and have a prompt before them; ids never do.
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out);
 // Bytes of a tensor that is made of a body: a text that is repeated for each row, a prompt, and rows that are filled up
 // to the widest can make it far larger than what a client sends.
 inline constexpr std::size_t kMostMade = 16 << 20;
 MaybeFault check_made(std::size_t bytes);
-// The input `name` of BYTES [rows], each text behind `prompt`. INVALID_ARGUMENT: above kMostMade.
-MaybeFault add_texts(std::string_view name, std::string_view prompt, const std::vector<std::string>& texts,
+// The input `name` of BYTES [rows], each text behind `before`. INVALID_ARGUMENT: above kMostMade.
+MaybeFault add_texts(std::string_view name, std::string_view before, const std::vector<std::string>& texts,
                      inference::ModelInferRequest* out);
 
 // INVALID_ARGUMENT: more rows than are taken in one request.
@@ -81,9 +84,14 @@ void append_float(float value, std::string* out);
 void append_floats(const float* values, std::size_t count, std::string* out);
 void append_base64(std::string_view bytes, std::string* out);
 
-// The FP32 values of the only output of an answer, `rows` rows of the same size. INTERNAL: it is not so.
+// The FP32 values of the only output of an answer, `rows` rows of the same size. INTERNAL: it is not so, or some are
+// NaN or infinite. `pieces`: how many rows each input has; empty: one.
 MaybeFault read_rows(const inference::ModelInferResponse& answer, std::size_t rows, std::vector<float>* values,
-                     std::size_t* each);
+                     std::size_t* each, std::span<const std::size_t> pieces = {});
+// INTERNAL, naming the inputs, where numbers of an output are NaN or infinite: `each` of a row. JSON has no word for
+// them, and what ranks or stores them is wrong without knowing.
+template <class T>
+MaybeFault check_finite(std::span<const T> values, std::size_t each, std::span<const std::size_t> pieces = {});
 // Parameter of an answer; 0 for none.
 std::int64_t said(const inference::ModelInferResponse& answer, const char* name);
 // {"prompt_tokens":n,"total_tokens":n}

@@ -9,6 +9,7 @@
 
 #include "base/ascii.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "transport/inflate.h"
 
 namespace arlo::gateway {
@@ -56,7 +57,10 @@ MaybeFault ApiRequest::find(const DataService& service) {
       const auto model = served.router->model(served.name);
       if (model != nullptr && task->fits(*model)) fitting.push_back(served.name);
     }
-    if (fitting.size() == 1) names = std::move(fitting);
+    std::string candidates;
+    for (const auto& each : fitting) candidates += (candidates.empty() ? "" : ", ") + arlo::quoted(each);
+    if (fitting.size() > 1) return invalid("name a model: " + candidates + " can all answer this");
+    if (!fitting.empty()) names = std::move(fitting);
     if (names.size() > 1) return invalid("name a model: this gateway serves " + service.models().names());
     if (!names.empty()) name = names.front();
   }

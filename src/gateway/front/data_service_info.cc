@@ -59,7 +59,10 @@ struct Asked {
 std::vector<OutputSpec> visible(const ModelSpec& model) {
   std::vector<OutputSpec> outputs;
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {
-    if ((model.inner >> i & 1) == 0) outputs.push_back(model.outputs[i]);
+    if ((model.inner >> i & 1) != 0) continue;
+    outputs.push_back(model.outputs[i]);
+    if (model.flow == nullptr && model.cut_to() != 0 && model.vector_output(false) == static_cast<int>(i))
+      outputs.back().dims = {model.cut_to()};
   }
   return outputs;
 }
@@ -149,6 +152,9 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
     auto tasks = nlohmann::ordered_json::object();  // in the order of their numbers
     for (const auto& task : model.tasks) tasks[task.name] = task.labels;
     parameters["tasks"].set_string_value(tasks.dump());
+  }
+  if (model.label_activation != Activation::kUsual) {
+    parameters["label_activation"].set_string_value(std::string(activation_name(model.label_activation)));
   }
   parameters["max_length"].set_string_value(std::to_string(model.longest));
   parameters["slo_ms"].set_string_value(std::to_string(model.slo_ns / 1'000'000));

@@ -278,7 +278,7 @@ class TeiSimilarity final : public Vectors {
 class TeiEmbedAll final : public ApiTask {
  public:
   TeiEmbedAll() : ApiTask(Dialect::kTei) {}
-  [[nodiscard]] bool fits(const ModelSpec& model) const override { return vector_output(model, true) >= 0; }
+  [[nodiscard]] bool fits(const ModelSpec& model) const override { return model.vector_output(true) >= 0; }
   [[nodiscard]] std::optional<std::size_t> characters() const override { return inputs_.characters(); }
 
   MaybeFault read(const ApiBody& from) override {

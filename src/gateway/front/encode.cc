@@ -271,6 +271,9 @@ MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std
   for (auto& row : call.rows) {
     rows.push_back(row.journey == nullptr ? std::move(row.parsed) : answer_of(call, *row.journey, true));
   }
+  if (const auto size = call.request.cut_to(); size != 0) {
+    for (auto& row : rows) row.cut_vector(call.model->vector_output(false), size);
+  }
   auto fault = encode(call, rows, timing_of(call), streamed, max_bytes, out);
   if (!fault) forget_bodies(call);
   return fault;

@@ -134,7 +134,20 @@ void write_numbers(std::string_view raw, json* out) {
   }
 }
 
-MaybeFault write_data(const std::string& datatype, std::string_view raw, json* out) {
+template <class T>
+MaybeFault write_floats(std::string_view raw, std::int64_t rows, json* out) {
+  std::vector<T> values(raw.size() / sizeof(T));
+  std::memcpy(values.data(), raw.data(), values.size() * sizeof(T));
+  const auto each = rows > 0 ? values.size() / static_cast<std::size_t>(rows) : values.size();
+  if (auto fault = check_finite<T>(values, each)) {
+    fault->message += "; as binary data, and over gRPC, they come as they are";
+    return fault;
+  }
+  *out = values;
+  return {};
+}
+
+MaybeFault write_data(const std::string& datatype, std::string_view raw, std::int64_t rows, json* out) {
   *out = json::array();
   if (datatype == "BYTES") {
     while (raw.size() >= sizeof(std::uint32_t)) {
@@ -145,9 +158,9 @@ MaybeFault write_data(const std::string& datatype, std::string_view raw, json* o
       raw.remove_prefix(std::min<std::size_t>(size, raw.size()));
     }
   } else if (datatype == "FP32") {
-    write_numbers<float>(raw, out);
+    return write_floats<float>(raw, rows, out);
   } else if (datatype == "FP64") {
-    write_numbers<double>(raw, out);
+    return write_floats<double>(raw, rows, out);
   } else if (datatype == "INT64") {
     write_numbers<std::int64_t>(raw, out);
   } else if (datatype == "INT32") {
@@ -259,7 +272,8 @@ class Infer final : public ApiTask {
       if (wished != binary_.end() ? wished->second : all_binary_) {
         tensor["parameters"] = {{kBinarySize, raw.size()}};
         binary += raw;
-      } else if (auto fault = write_data(output.datatype(), raw, &tensor["data"])) {
+      } else if (auto fault = write_data(output.datatype(), raw, output.shape_size() > 0 ? output.shape(0) : 1,
+                                         &tensor["data"])) {
         return fault;
       }
       tensors.push_back(std::move(tensor));

@@ -66,11 +66,13 @@ std::string label_of(const Labels& labels, std::size_t label) {
   return label < labels.names->size() ? (*labels.names)[label] : "LABEL_" + std::to_string(label);
 }
 
-float sigmoid(float value) { return static_cast<float>(1 / (1 + std::exp(-double{value}))); }
-
-void to_probabilities(float* scores, std::size_t labels) {
-  if (labels == 1) *scores = sigmoid(*scores);
-  if (labels > 1) softmax(scores, labels);
+void activate(Activation by, float* values, std::size_t count) {
+  if (by == Activation::kUsual) by = count == 1 ? Activation::kSigmoid : Activation::kSoftmax;
+  if (by == Activation::kSoftmax) return softmax(values, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (by == Activation::kSigmoid) values[i] = static_cast<float>(1 / (1 + std::exp(-double{values[i]})));
+    if (by == Activation::kTanh) values[i] = std::tanh(values[i]);
+  }
 }
 
 std::vector<std::size_t> ranks(const float* values, std::size_t count) {

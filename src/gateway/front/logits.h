@@ -25,9 +25,8 @@ struct Labels {
 };
 Labels labels_of(const ModelSpec& model, const std::string& task, std::size_t logits);
 std::string label_of(const Labels& labels, std::size_t label);
-float sigmoid(float value);
-// Of one label sigmoid, of several softmax; in place.
-void to_probabilities(float* scores, std::size_t labels);
+// What a model's activation makes of the logits of a row, in place.
+void activate(Activation by, float* values, std::size_t count);
 // Places in descending order of their values; the first of those that are alike comes first.
 std::vector<std::size_t> ranks(const float* values, std::size_t count);
 // [{"score":s,"label":l},..] in descending order.

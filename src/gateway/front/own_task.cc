@@ -38,11 +38,15 @@ class TeiOwn final : public ApiTask {
     vectors_ = make_tei_embed();
     vectors_fault_ = vectors_->read(from);
     if (vectors_fault_ && labels_fault_) return vectors_fault_;
+    for_vectors_ = body.contains("normalize") || body.contains("dimensions");
+    for_labels_ = body.contains("raw_scores") || body.contains("task");
     return read_text(body, "model", &model_);
   }
 
   [[nodiscard]] bool fits(const ModelSpec& model) const override {
-    return task_ != nullptr ? task_->fits(model) : labels_->fits(model) || vectors_->fits(model);
+    if (task_ != nullptr) return task_->fits(model);
+    return (!labels_fault_ && !for_vectors_ && labels_->fits(model)) ||
+           (!vectors_fault_ && !for_labels_ && vectors_->fits(model));
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
@@ -72,6 +76,8 @@ class TeiOwn final : public ApiTask {
   std::unique_ptr<ApiTask> vectors_;
   MaybeFault labels_fault_;
   MaybeFault vectors_fault_;
+  bool for_labels_ = false;  // it has a field that only these know
+  bool for_vectors_ = false;
 };
 
 // Several bodies of TeiOwn as one call: the rows of each stand behind those of the one before.
@@ -136,9 +142,8 @@ class Vertex final : public ApiTask {
   MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
     std::vector<float> values;
     std::size_t each = 0;
-    if (auto fault = read_rows(answer, std::accumulate(rows_.begin(), rows_.end(), std::size_t{0}), &values, &each)) {
-      return fault;
-    }
+    const auto rows = std::accumulate(rows_.begin(), rows_.end(), std::size_t{0});
+    if (auto fault = read_rows(answer, rows, &values, &each, rows_)) return fault;
     out->body = "{\"predictions\":[";
     const float* at = values.data();
     for (std::size_t i = 0; i < tasks_.size(); ++i) {

@@ -7,7 +7,6 @@
 
 #include "base/utf8.h"
 #include "gateway/front/logits.h"
-#include "rewrite/prompts.h"
 
 namespace arlo::gateway {
 namespace {
@@ -63,7 +62,7 @@ class TeiPredict final : public ApiTask {
     if (batch_) body = "[";
     for (std::size_t row = 0; row < first_.size(); ++row) {
       float* scores = values.data() + row * each;
-      if (!raw_) to_probabilities(scores, labels.count);
+      if (!raw_) activate(model.label_activation, scores, labels.count);
       if (row != 0) body += ',';
       append_labels(labels, scores, &body);
     }
@@ -139,11 +138,9 @@ class Rerank final : public ApiTask {
     if (auto fault = ask_score(model, out)) return fault;
     if (auto fault = check_of_scores(model, wishes_)) return fault;
     if (auto fault = check_rows(documents_.size(), most_rows)) return fault;
-    std::string_view prompt;
-    if (auto fault = find_prompt(model, wishes_.prompt, wishes_.input_type, &prompt)) return fault;
     add_wishes(wishes_, true, out);
-    const std::string before = std::string(prompt) + query_;  // the same one in each row
-    if (auto fault = add_texts(kText, before, std::vector<std::string>(documents_.size()), out)) return fault;
+    // The query is the same one in each row.
+    if (auto fault = add_texts(kText, query_, std::vector<std::string>(documents_.size()), out)) return fault;
     return add_texts(kTextPair, {}, documents_, out);
   }
 
@@ -163,7 +160,8 @@ class Rerank final : public ApiTask {
     for (const std::size_t i : order) {
       body += std::exchange(first, false) ? "{\"index\":" : ",{\"index\":";
       body += std::to_string(i) + (tei ? ",\"score\":" : ",\"relevance_score\":");
-      append_float(raw_ ? scores[i] : sigmoid(scores[i]), &body);
+      if (!raw_) activate(model.score_activation, &scores[i], 1);
+      append_float(scores[i], &body);
       if (again_) {
         body += tei ? ",\"text\":" : ",\"document\":";
         body += tei || infinity_ ? quoted_json(documents_[i]) : shown_[i];

@@ -44,7 +44,7 @@ class Tokenize final : public Known {
     if (auto fault = read_texts(list, "inputs", true, &texts_)) return fault;
     if (auto fault = read_text(body, "model", &model_)) return fault;
     if (auto fault = read_bool(body, "add_special_tokens", &special_)) return fault;
-    return read_text(body, "prompt_name", &wishes_.prompt);
+    return read_prompt(body, &wishes_);
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest*) override {
@@ -73,8 +73,8 @@ class Tokenize final : public Known {
       for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
         const auto id = encoding.ids[i];
         body += (i == 0 ? "{\"id\":" : ",{\"id\":") + std::to_string(id) +
-                ",\"text\":" + dumped(here ? std::string(tokenizer.token(id)) : job_->words[row][i]) +
-                ",\"special\":" + ((here ? tokenizer.special(id) : job_->specials[row][i] != 0) ? "true" : "false") +
+                ",\"text\":" + dumped(here ? std::string(tokenizer.token(id)) : job_->words[row][i]) + ",\"special\":" +
+                ((here ? encoding.places[i].stop == 0 : job_->specials[row][i] != 0) ? "true" : "false") +
                 place_of(encoding.places[i]);
       }
       body += ']';

@@ -24,6 +24,10 @@ class PortUsage {
     ++(found != over_limit_.end() ? found->second : over_limit_[std::string(limit)]);
   }
 
+  // Answers that were not given, because the model's numbers were NaN or infinite.
+  void not_finite() { not_finite_.fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t answers_not_finite() const { return not_finite_.load(std::memory_order_relaxed); }
+
   enum class Trace : std::uint8_t { kSent, kLost };
   void traces(Trace what, std::uint64_t count) {
     traces_[static_cast<std::size_t>(what)].fetch_add(count, std::memory_order_relaxed);
@@ -40,6 +44,7 @@ class PortUsage {
 
  private:
   std::atomic<std::int64_t> connections_{0};
+  std::atomic<std::uint64_t> not_finite_{0};
   std::array<std::atomic<std::uint64_t>, 2> traces_{};
   mutable std::mutex mutex_;
   // Those that there are, so that each has its line before anybody goes over it.

@@ -66,24 +66,9 @@ std::size_t Inputs::characters() const {
   return count;
 }
 
-int vector_output(const ModelSpec& model, bool of_tokens) {
-  int only = -1;
-  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
-    const auto& output = model.outputs[i];
-    if (output.token_level != of_tokens || output.datatype != "FP32" || output.dims.size() != 1 ||
-        (model.inner >> i & 1) != 0) {
-      continue;
-    }
-    if (output.name == (of_tokens ? "last_hidden_state" : "sentence_embedding")) return static_cast<int>(i);
-    if (output.name == "logits" || output.name == "probabilities") continue;
-    only = only == -1 ? static_cast<int>(i) : -2;
-  }
-  return std::max(only, -1);
-}
-
 MaybeFault ask_output(const ModelSpec& model, bool of_tokens, inference::ModelInferRequest* out,
                       const OutputSpec** spec) {
-  const int output = vector_output(model, of_tokens);
+  const int output = model.vector_output(of_tokens);
   if (output < 0) {
     return Fault{Code::kUnimplemented, "model '" + model.name + "' gives no embedding of a " +
                                            (of_tokens ? "token: it has no output last_hidden_state"
@@ -106,6 +91,10 @@ MaybeFault Vectors::ask(const ModelSpec& model, std::size_t most_rows, inference
   if (spec->dims[0] >= 0 && dimensions_ > spec->dims[0]) {
     return invalid("dimensions: model '" + model.name + "' has " + std::to_string(spec->dims[0]));
   }
+  if (dimensions_ == 0) dimensions_ = model.cut_to();
+  if (dimensions_ != 0 && model.flow == nullptr) {
+    (*out->mutable_parameters())["dimensions"].set_int64_param(dimensions_);
+  }
   if (auto fault = check_rows(inputs_.rows(), most_rows)) return fault;
   std::string_view prompt;
   if (auto fault = find_prompt(model, wishes_.prompt, wishes_.input_type, &prompt)) return fault;
@@ -121,7 +110,7 @@ MaybeFault Vectors::ask(const ModelSpec& model, std::size_t most_rows, inference
     for (const auto& row : inputs_.ids) tokens_ += static_cast<std::int64_t>(row.size());
     return add_ids(model, inputs_.ids, out);
   }
-  return add_texts(kText, prompt, inputs_.texts, out);
+  return add_texts(kText, {}, inputs_.texts, out);
 }
 
 MaybeFault Vectors::read_vectors(const ApiBody& from, const json& body, const char* field, bool empty_texts) {
@@ -136,7 +125,7 @@ MaybeFault Vectors::read_vectors(const ApiBody& from, const json& body, const ch
 
 MaybeFault Vectors::vectors(const inference::ModelInferResponse& answer, std::vector<float>* out, std::size_t* each) {
   std::size_t have = 0;
-  if (auto fault = read_rows(answer, std::max(inputs_.ids.size(), inputs_.rows()), out, &have)) return fault;
+  if (auto fault = read_rows(answer, std::max(inputs_.ids.size(), inputs_.rows()), out, &have, pieces_)) return fault;
   *each = dimensions_ == 0 ? have : static_cast<std::size_t>(dimensions_);
   if (*each > have) {
     return Fault{Code::kInternal, "the worker's answer has vectors of " + std::to_string(have) + " numbers"};

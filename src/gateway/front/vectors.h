@@ -22,8 +22,6 @@ struct Inputs {
 // `empty_texts`: they are taken, too.
 MaybeFault read_inputs(const nlohmann::json& body, const std::string& field, bool empty_texts, Inputs* out);
 
-// The output that is a vector for each row, or for each token: the one named so, or the only one; -1: none.
-int vector_output(const ModelSpec& model, bool of_tokens);
 // Asks for it. UNIMPLEMENTED: the model has none.
 MaybeFault ask_output(const ModelSpec& model, bool of_tokens, inference::ModelInferRequest* out,
                       const OutputSpec** spec);
@@ -32,7 +30,7 @@ MaybeFault ask_output(const ModelSpec& model, bool of_tokens, inference::ModelIn
 class Vectors : public ApiTask {
  public:
   using ApiTask::ApiTask;
-  [[nodiscard]] bool fits(const ModelSpec& model) const override { return vector_output(model, false) >= 0; }
+  [[nodiscard]] bool fits(const ModelSpec& model) const override { return model.vector_output(false) >= 0; }
   bool meant_for(std::string_view input_type) override;
   [[nodiscard]] std::optional<std::size_t> characters() const override { return inputs_.characters(); }
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override;

@@ -99,7 +99,8 @@ class Score final : public Scored {
     body = head("score", "list", answer, model);
     for (std::size_t i = 0; i < scores.size(); ++i) {
       body += (i == 0 ? "{\"index\":" : ",{\"index\":") + std::to_string(i) + R"(,"object":"score","score":)";
-      append_float(raw_ ? scores[i] : sigmoid(scores[i]), &body);
+      if (!raw_) activate(model.score_activation, &scores[i], 1);
+      append_float(scores[i], &body);
       body += '}';
     }
     body += tail(answer);
@@ -143,7 +144,7 @@ class Classify final : public Scored {
     body = head("classify", infinity_ ? "classify" : "list", answer, model);
     for (std::size_t row = 0; row < texts_.size(); ++row) {
       float* scores = values.data() + row * each;
-      if (!raw_) to_probabilities(scores, labels.count);
+      if (!raw_) activate(model.label_activation, scores, labels.count);
       if (row != 0) body += ',';
       if (infinity_) {
         append_labels(labels, scores, &body);

@@ -102,8 +102,9 @@ async def test_documents_are_ranked(http: httpx.AsyncClient, known: Tokenizer) -
 
 
 async def test_tokens_and_back(http: httpx.AsyncClient, known: Tokenizer) -> None:
-    answer = await post(http, "/tokenize", inputs=TEXTS)
-    for row, text in zip(answer, TEXTS, strict=True):
+    texts = [*TEXTS, "one [SEP] two", "\U0001f98a [UNK] fox"]  # these are of the text, and not special
+    answer = await post(http, "/tokenize", inputs=texts)
+    for row, text in zip(answer, texts, strict=True):
         wanted = known.encode(text)
         assert [token["id"] for token in row] == wanted.ids
         assert [token["text"] for token in row] == wanted.tokens

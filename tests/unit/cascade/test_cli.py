@@ -236,6 +236,10 @@ def test_mistakes_say_what_to_do(made: Made, capsys: pytest.CaptureFixture[str],
     one["outputs"][0]["dims"][-1] = 1
     (scores / "arlo.json").write_text(json.dumps(one))
     assert "says nothing of how sure it is" in says(main([*init, stage, "--stage", f"b={scores}"]))
+    moods = shutil.copytree(stage[2:], tmp_path / "moods")
+    described = json.loads((moods / "arlo.json").read_text())
+    (moods / "arlo.json").write_text(json.dumps(described | {"label_activation": "sigmoid"}))
+    assert "each label a value of its own (sigmoid" in says(main([*init, stage, "--stage", f"b={moods}"]))
     assert "cannot be called 'a/b'" in says(main([*init, "a/b=" + stage[2:]]))
     for action, *options in (
         ("search", "--tolerance", "nan"),

@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from arlo.cascade import decide
-from arlo.client import InvalidRequestError, ModelInfo, TensorInfo
+from arlo.client import InvalidRequestError, ModelInfo, ServerError, TensorInfo
 from arlo.client.classification import REASONS
 from tests.fakes.client_twins import KINDS, Twin
 from tests.fakes.kserve_server import MODEL, KServeServer
@@ -77,6 +77,36 @@ def test_of_another_classifier(kind: str) -> None:
         assert [(each.label, each.stage, each.reason) for each in found] == [("1", None, None)] * 3
         assert found[0].probability == pytest.approx(float(np.exp(2) / np.exp([0, 2, 1]).sum()))
         assert not found[0].degraded
+
+
+@pytest.mark.parametrize(
+    ("activation", "logits", "probability"),
+    [
+        ("sigmoid", [-1.0, 0.5, 0.25], 1 / (1 + np.exp(-0.5))),
+        ("identity", [-1.0, 2.5, 0.25], 2.5),
+        ("tanh", [-1.0, 0.5, 0.25], np.tanh(0.5)),
+        ("softmax", [0.0, 2.0, 1.0], np.exp(2) / np.exp([0, 2, 1]).sum()),
+        ("", [0.5], 1 / (1 + np.exp(-0.5))),
+    ],
+)
+def test_the_servers_activation_is_applied(kind: str, activation: str, logits: list[float], probability: float) -> None:
+    described = dataclasses.replace(info(("logits", "FP32", (-1, len(logits)))), label_activation=activation)
+    with (
+        KServeServer(info=described, infer=answering(logits=[logits])) as server,
+        Twin(kind, server.endpoint, model="kinds") as client,
+    ):
+        assert client.classify([[1]])[0].probability == pytest.approx(float(probability))
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_numbers_that_are_none_have_no_label(kind: str, odd: float) -> None:
+    described = info(("logits", "FP32", (-1, 2)))
+    with (
+        KServeServer(info=described, infer=answering(logits=[[0.0, 1.0], [odd, 1.0]])) as server,
+        Twin(kind, server.endpoint, model="kinds") as client,
+        pytest.raises(ServerError, match="NaN or infinite for row 1"),
+    ):
+        client.classify([[1], [2]])
 
 
 def test_of_no_classifier(kind: str) -> None:

@@ -62,6 +62,15 @@ def test_json(cached: CompileOptions, capsys: pytest.CaptureFixture[str]) -> Non
     assert summary["cached_steps"] == 16
 
 
+@pytest.mark.parametrize("signal", [["--importance"], ["--importance", "last:2"], ["--confidence"]])
+def test_signals_are_refused_with_the_plugin(
+    cached: CompileOptions, signal: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(cached, "--plugin", *signal)) == 2
+    assert f"--plugin and {signal[0]} do not go together" in capsys.readouterr().err
+    assert not cached.out.exists()
+
+
 def test_the_plugin_is_written_beside_what_it_answers_for(
     cached: CompileOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,24 @@ def test_half_precision_is_summed_in_fp32(classifier: tuple[Path, Path, Manifest
     assert found.importance_sum is not None
     assert found.importance_sum < 1e-3
     assert manifest.outputs[-1].datatype == "FP32"
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_confidence_is_by_the_models_activation(tmp_path: Path, problem: str) -> None:
+    source = write_tiny(tmp_path / "tiny", head="ForSequenceClassification")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"problem_type": problem}))
+    options = CompileOptions(
+        source=source, out=tmp_path / "out", cache=tmp_path / "cache", lengths=(16,), dynamic=False, confidence=True
+    )
+    if problem == "regression":
+        with pytest.raises(ConfigError, match="'identity'"):
+            compile_model(options)
+        return
+    name = compile_model(options).runtimes[0].name
+    ids, mask = rows(16, 16)
+    confidence, logits = run(tmp_path / "out" / name / "1" / GRAPH, ids, mask, ["confidence", "logits"])
+    assert confidence[0, 0] == pytest.approx(1 / (1 + np.exp(-logits[0].max())), rel=1e-5)
 
 
 def test_what_cannot_be_given_is_refused(first_build: FirstBuild, tmp_path: Path) -> None:

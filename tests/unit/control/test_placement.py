@@ -64,6 +64,19 @@ def test_what_answers_are_made_by_is_the_gateways() -> None:
     assert (model.label_activation, model.score_activation) == ("sigmoid", "identity")
 
 
+@pytest.mark.parametrize(("asked", "found"), [("query", "query"), ("", "")])
+def test_the_configuration_chooses_another_default_prompt(asked: str, found: str) -> None:
+    loaded = configured("allocation = {64 = 1}")
+    loaded = dataclasses.replace(loaded, model=dataclasses.replace(loaded.model, default_prompt=asked))
+    manifest = dataclasses.replace(MANIFEST, prompts={"query": "q: ", "document": ""}, default_prompt="document")
+    message = deployment_message(loaded, manifest, [("w0", "m_64")], {"w0": "h:1"})
+    assert message.model.default_prompt == found
+    unknown = dataclasses.replace(manifest, prompts={"document": ""})
+    if asked:
+        with pytest.raises(ConfigError, match="default_prompt is 'query', and the prompts of m are: document"):
+            deployment_message(loaded, unknown, [("w0", "m_64")], {"w0": "h:1"})
+
+
 def test_deployment_message() -> None:
     loaded = configured("allocation = {64 = 1, 512 = 1}", "[dispatch]\ninflight_limit = 3")
     placed = [("w0", "m_64"), ("w1", "m_512")]
