@@ -2,7 +2,7 @@
 
 ArloError
 ├── ConfigError        a configuration, manifest or command line is wrong; says what to change      exit code 2
-├── EnvironmentProblem a package, program or file that is needed is missing; says how to get it     exit code 3
+├── EnvironmentProblem a package, program, file, memory or disk space is missing; says how to get it exit code 3
 ├── CompileError       a compile step failed; names the step                                        exit code 4
 ├── WorkerError        a worker did not start, load or answer; carries the end of its log           exit code 5
 ├── GatewayError       the gateway did not start or refused a deployment                            exit code 6
@@ -12,6 +12,10 @@ Exit codes are given in one place, `exit_code`; gRPC codes are mapped in one pla
 """
 
 from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
 
 
 class ArloError(Exception):
@@ -66,3 +70,66 @@ class GatewayError(ArloError):
     """The gateway did not start or refused a deployment."""
 
     exit_code = 6
+
+
+# What to do about an errno.
+_REMEDIES = {
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there",
+    errno.EROFS: "name a folder that is not mounted read-only",
+    errno.EACCES: "grant the permission, or name another path",
+    errno.EPERM: "grant the permission, or name another path",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files (fs.file-max)",
+    errno.ENOMEM: "free some memory, or raise the limit",
+    errno.EADDRINUSE: "name another port",
+    errno.ENAMETOOLONG: "name a shorter path",
+}
+# These are of a path that somebody named.
+_OF_PATHS = (
+    FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError,
+)  # fmt: skip
+
+
+def explain(error: BaseException) -> str:
+    """Any error in one line: what went wrong, where, what to do."""
+    if isinstance(error, ArloError):
+        return str(error)
+    if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+        return "out of memory: free some, raise the limit, or ask for less (fewer rows, --jobs 1)"
+    if isinstance(error, OSError) and error.strerror is not None:
+        where = f"{printable(str(error.filename))}: " if error.filename is not None else ""
+        remedy = _REMEDIES.get(error.errno or 0)
+        return f"{where}{error.strerror}" + (f": {remedy}" if remedy else "")
+    return f"{type(error).__name__}: {printable(str(error), limit=2000)}"
+
+
+def known(error: BaseException) -> ArloError | None:
+    """The ArloError that stands for an error of the system; None for one that only a fault of ours explains."""
+    if isinstance(error, ArloError):
+        return error
+    if isinstance(error, ModuleNotFoundError):  # a package of an extra, imported where it is used
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "arlo"):
+            return None
+        return EnvironmentProblem(f"this needs the package {package}: {how_to_install(package)}")
+    if isinstance(error, _OF_PATHS) or (isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG):
+        return ConfigError(explain(error))
+    if isinstance(error, OSError | MemoryError) or "bad_alloc" in str(error):
+        return EnvironmentProblem(explain(error))
+    return None
+
+
+@contextlib.contextmanager
+def system_errors(kind: type[ArloError], what: str) -> Iterator[None]:
+    """Errors of the system inside the block, as those of a kind."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {explain(error)}") from error
+
+
+def printable(text: str, *, limit: int = 200) -> str:
+    """Text from outside as a terminal may show it: no control characters, and not without end."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return shown if len(shown) <= limit else f"{shown[:limit]}... ({len(text):,} characters)"

@@ -112,7 +112,7 @@ class BackgroundHandler(logging.Handler):
             "args": (),
             "exc_info": None,
             "event": "log_lines_dropped",
-            "fields": {"lines": self._dropped, "why": "the reader of this log did not read"},
+            "fields": {"lines": self._dropped, "why": "the reader of this log did not read, or its disk was full"},
         }
         self._lines.put_nowait(self.format(logging.makeLogRecord(values)) + "\n")
         self._dropped = 0
@@ -127,10 +127,8 @@ class BackgroundHandler(logging.Handler):
             try:
                 while left:
                     left = left[os.write(self._descriptor, left) :]
-            except BlockingIOError:  # a pipe that was made non-blocking by another process
+            except OSError:  # a full disk, a pipe that another process made non-blocking; said when a line gets through
                 self._dropped += 1
-            except OSError:
-                pass  # there is nowhere left to say so
 
 
 def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:

@@ -48,7 +48,7 @@ from arlo.control.watch.recycler import Recycler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.control.watch.tasks import TaskWatch
-from arlo.errors import ArloError, ConfigError
+from arlo.errors import ArloError, ConfigError, explain
 from arlo.planning.allocation.curves import capacity
 from arlo.workers.bundled import BundledPool
 from arlo.workers.local.pool import LocalPool
@@ -320,24 +320,19 @@ class Cluster:
 
     async def stop(self) -> None:
         """Drain and stop the managed gateway, stop the pool. Idempotent; goes on where a step fails."""
-        await self.reconciler.stop()
-        problems: list[ArloError] = []
-        try:
-            await self._gateway.stop()
-        except ArloError as error:
-            problems.append(error)
-        await self._deployments.close()
-        try:
-            await self._pool.stop()
-            emit(log, "workers_stopped")
-        except ArloError as error:
-            problems.append(error)
-        await self._http.stop()
+        steps = (self.reconciler.stop, self._gateway.stop, self._deployments.close, self._stop_pool, self._http.stop)
+        for step in steps:
+            try:
+                await step()
+            except Exception as error:  # whatever it is, the rest is to be stopped, too
+                emit(log, "stop_failed", level=logging.ERROR, error=explain(error))
         if self._run_lock is not None:
             self._run_lock.close()
             self._run_lock = None
-        for problem in problems:
-            emit(log, "stop_failed", level=logging.ERROR, error=str(problem))
+
+    async def _stop_pool(self) -> None:
+        await self._pool.stop()
+        emit(log, "workers_stopped")
 
     # --- start ---
 
@@ -376,7 +371,7 @@ class Cluster:
         try:
             self._run_lock = (run_dir / "lock").open("ab")
         except OSError as error:
-            raise ConfigError(f"workers.run_dir: nothing can be written in {run_dir} ({error.strerror})") from None
+            raise ConfigError(f"workers.run_dir: nothing can be written in {run_dir} ({explain(error)})") from None
         try:
             fcntl.flock(self._run_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+from arlo.errors import explain
+
 EXCERPT_BYTES = 4096
 LIMIT_BYTES = 64 << 20  # of a log; as much again is kept of what came before
 
@@ -18,11 +20,20 @@ class LogFile:
         self.path = path
         self.start = 0
 
-    def begin(self, heading: str) -> None:
-        """Write a line; what follows it is the next process's."""
-        with self.path.open("a") as log:
-            log.write(f"== {heading}\n")
-            self.start = log.tell()
+    def begin(self, heading: str) -> str | None:
+        """Write a line; what follows it is the next process's. Returns why it could not be written."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as log:
+                log.write(f"== {heading}\n")
+                log.flush()
+                self.start = log.tell()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.start = self.path.stat().st_size
+            error.filename = error.filename or self.path
+            return explain(error)
+        return None
 
     def limit(self) -> bool:
         """Where the log has grown beyond LIMIT_BYTES, move what is in it to `{name}.1` and begin anew. Blocks.

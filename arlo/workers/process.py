@@ -15,11 +15,12 @@ import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
-from arlo.errors import EnvironmentProblem, WorkerError
+from arlo.errors import EnvironmentProblem, WorkerError, explain
 from arlo.workers.paths import guard_program
 
+_POLL_S = 0.05
 ADOPT_TIMEOUT_S = 5.0  # for the guard to say that it is ours; it waits for its owner's end
 
 
@@ -68,34 +69,38 @@ class GuardedProcess:
         executed.
         """
         program = guard_program()
-        report_read, report_write = os.pipe()
         guard = [str(program), f"--grace-s={grace_s}", f"--orphan-grace-s={orphan_grace_s}"]
-        guard += [f"--report-fd={report_write}", f"--shm-prefix={shm_prefix}"]
+        guard += [f"--shm-prefix={shm_prefix}"]
         if linger_s > 0 and socket_path is not None:
             guard += [f"--linger-s={linger_s}", f"--socket={socket_path.absolute()}"]
-        with log.open("ab") as output, os.fdopen(report_read, "rb") as report:
-            try:
-                # The guard's standard input is the lifeline: only we hold the other end.
-                popen = subprocess.Popen(
-                    [*guard, "--", *command],
-                    env=dict(env),
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=[report_write],
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise EnvironmentProblem(f"cannot run {program}: {error}") from None
-            finally:
-                os.close(report_write)
-            kind, _, value = report.readline().decode().strip().partition(" ")
-        if kind != "pid":
-            code = popen.wait()
-            if popen.stdin is not None:
-                popen.stdin.close()
-            raise EnvironmentProblem(f"cannot run {command[0]}: {value or f'the guard exited with {code}, see {log}'}")
-        return cls(int(value), os.pidfd_open(popen.pid), child=popen)
+        with _appended(log) as output:
+            report_read, report_write = os.pipe()
+            with os.fdopen(report_read, "rb") as report:
+                try:
+                    # The guard's standard input is the lifeline: only we hold the other end.
+                    popen = subprocess.Popen(
+                        [*guard, f"--report-fd={report_write}", "--", *command],
+                        env=dict(env),
+                        stdin=subprocess.PIPE,
+                        stdout=output,
+                        stderr=output,
+                        pass_fds=[report_write],
+                        start_new_session=True,
+                    )
+                except OSError as error:
+                    raise EnvironmentProblem(f"cannot run {program}: {explain(error)}") from None
+                finally:
+                    os.close(report_write)
+                kind, _, value = report.readline().decode().strip().partition(" ")
+        try:
+            if kind == "pid":
+                return cls(int(value), os.pidfd_open(popen.pid), child=popen)
+        except OSError as error:
+            value = explain(error)
+        if popen.stdin is not None:
+            popen.stdin.close()  # the guard ends what it has started
+        code = popen.wait()
+        raise EnvironmentProblem(f"cannot run {command[0]}: {value or f'the guard exited with {code}, see {log}'}")
 
     @classmethod
     async def adopt(cls, socket_path: Path, *, timeout_s: float = ADOPT_TIMEOUT_S) -> Self | None:
@@ -212,6 +217,14 @@ async def _connect(path: Path) -> socket.socket | None:
     return connection
 
 
+def _appended(log: Path) -> IO[bytes]:
+    """The log to append to; where it cannot be opened, nowhere: what serves is more than its log."""
+    try:
+        return log.open("ab")
+    except OSError:
+        return Path(os.devnull).open("wb")
+
+
 def _has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
@@ -223,7 +236,12 @@ async def _ended(pidfd: int) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     # A duplicate for each waiter: an event loop keeps one reader per descriptor.
-    duplicate = os.dup(pidfd)
+    try:
+        duplicate = os.dup(pidfd)
+    except OSError:  # no descriptor left
+        while not _has_ended(pidfd):
+            await asyncio.sleep(_POLL_S)
+        return
     loop.add_reader(duplicate, ended.set)
     try:
         await ended.wait()

@@ -55,8 +55,9 @@ class RecordFile:
             return None
 
     def remove(self) -> None:
-        """Idempotent."""
-        self.path.unlink(missing_ok=True)
+        """Idempotent. One that cannot be removed is judged by the next owner."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
 
     async def take_over(self, wanted: ProcessRecord | None, *, stop_timeout_s: float) -> GuardedProcess | None:
         """The running process when it is `wanted` (None: in no case); else it is ended, cleanly, and None returned.

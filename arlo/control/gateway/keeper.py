@@ -23,7 +23,7 @@ from arlo.control.gateway.admin import GatewayUnreachableError
 from arlo.control.gateway.process import Addresses, GatewayProcess, addresses_of, reachable
 from arlo.control.gateway.watch import GatewayWatch
 from arlo.control.reconcile.deployments import Deployments, OtherControlPlaneError, VersionSpentError
-from arlo.errors import ArloError, GatewayError
+from arlo.errors import GatewayError, explain
 
 log = logging.getLogger("arlo.control")
 
@@ -182,9 +182,9 @@ class GatewayKeeper:
         self._process = GatewayProcess(self.config)
         try:
             self.addresses = await self._process.start()
-        except ArloError as error:
+        except Exception as error:  # whatever it is: what serves nothing is tried again
             self._counters["gateway_restart_failures"] += 1
-            emit(log, "gateway_restart_failed", level=logging.ERROR, error=str(error))
+            emit(log, "gateway_restart_failed", level=logging.ERROR, error=explain(error))
             return False
         if self._watch is not None:
             self._watch.started()

@@ -7,6 +7,7 @@ it over, with its ports and the deployment in force, when it would start it with
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -20,7 +21,7 @@ from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.config.gateway import gateway_json
 from arlo.control.gateway.pulse import answers
-from arlo.errors import ConfigError, EnvironmentProblem, GatewayError
+from arlo.errors import ConfigError, EnvironmentProblem, GatewayError, explain, system_errors
 from arlo.workers.log_file import LogFile
 from arlo.workers.process import GuardedProcess
 from arlo.workers.record import ProcessRecord, RecordFile, fingerprint
@@ -66,7 +67,7 @@ def made_run_dir(config: Config) -> Path:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"workers.run_dir: the folder {run_dir} cannot be made ({error.strerror})") from None
+        raise ConfigError(f"workers.run_dir: the folder {run_dir} cannot be made ({explain(error)})") from None
     return run_dir
 
 
@@ -105,7 +106,10 @@ class GatewayProcess:
         One that was started with another configuration is drained and replaced. GatewayError, with the end of the log,
         when the ports are not bound in time.
         """
-        program = gateway_program()
+        with system_errors(GatewayError, "the gateway cannot be started"):
+            return await self._start(gateway_program(), timeout_s)
+
+    async def _start(self, program: Path, timeout_s: float) -> Addresses:
         found = await self._adopt(program)
         if found is not None:
             return found
@@ -138,7 +142,8 @@ class GatewayProcess:
         if self._config.workers.linger_s > 0:
             details = {"addresses": dataclasses.asdict(addresses)}
             mark = self._fingerprint(program, addresses)
-            self._record.write(ProcessRecord(pid=self._process.pid, fingerprint=mark, details=details))
+            with contextlib.suppress(OSError):  # full: it serves, and no later owner takes it over
+                self._record.write(ProcessRecord(pid=self._process.pid, fingerprint=mark, details=details))
         return addresses
 
     async def _adopt(self, program: Path) -> Addresses | None:

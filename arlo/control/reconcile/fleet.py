@@ -122,5 +122,5 @@ class Fleet:
             level = logging.ERROR if info.state == "failed" else logging.INFO
             error = {"error": info.error} if info.error else {}
             emit(log, "worker_state", level=level, worker=info.id, state=info.state, log=info.log, **error)
-        elif info.error and not before.error:
+        elif info.error and info.error != before.error and not (info.state == "ready" and before.error):
             emit(log, "worker_unwell", level=logging.WARNING, worker=info.id, error=info.error)

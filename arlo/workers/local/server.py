@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from arlo.clock import monotonic_s
-from arlo.errors import WorkerError
+from arlo.errors import WorkerError, explain, system_errors
 from arlo.workers.log_file import LogFile
 from arlo.workers.ports import ReservedPort, free_port
 from arlo.workers.process import GuardedProcess
@@ -58,9 +58,12 @@ class LocalServer:
         self._settings = settings
         self._admin_key = settings.admin_key
         self._record = RecordFile(run_dir, worker_id)
+        self._heading: str | None = None
+        self._unwritten: ProcessRecord | None = None
         self._reserved = ReservedPort(settings.address)
         self._metrics_port: int | None = None
         self.log = LogFile(run_dir / f"{worker_id}.log")
+        self.trouble: str | None = None  # with the files of the process that runs
         self.process: GuardedProcess | None = None
         self.admin: TritonAdmin | None = None
         self.stubs: StubWatch | None = None
@@ -78,32 +81,50 @@ class LocalServer:
     async def launch(self, *, restarts: int) -> None:
         """Start the process and wait until the server is live. On failure nothing is left running."""
         settings = self._settings
-        self._metrics_port = free_port(settings.address) if settings.metrics else None
-        options = self._options()
-        command = command_line(settings.server, settings.backends, options)
-        shown = shlex.join(command)
-        if self._admin_key:
-            shown = shown.replace(self._admin_key, "...")
-        self.log.begin(f"worker {self._id}, restarts {restarts}: {shown}")
         try:
-            self.process = GuardedProcess.start(
-                command,
-                env={**self._environment, **key_environment(settings.server, self._admin_key)},
-                log=self.log.path,
-                grace_s=settings.exit_timeout_s + 2.0,
-                orphan_grace_s=settings.orphan_grace_s,
-                linger_s=settings.linger_s,
-                socket_path=self._record.socket,
-                shm_prefix=options.shm_prefix or "",
-            )
-            if settings.linger_s > 0:
-                self._write_record(self.process, restarts)
-            self.admin = TritonAdmin(self.endpoint, admin_key=self._admin_key)
-            self.stubs = StubWatch(self.process.pid)
-            await self._wait_live(self.process, self.admin, settings.start_timeout_s)
+            with system_errors(WorkerError, f"worker {self._id} cannot be started"):
+                self._metrics_port = free_port(settings.address) if settings.metrics else None
+                options = self._options()
+                command = command_line(settings.server, settings.backends, options)
+                shown = shlex.join(command)
+                if self._admin_key:
+                    shown = shown.replace(self._admin_key, "...")
+                self._heading = f"worker {self._id}, restarts {restarts}: {shown}"
+                self.write_files()
+                self.process = GuardedProcess.start(
+                    command,
+                    env={**self._environment, **key_environment(settings.server, self._admin_key)},
+                    log=self.log.path,
+                    grace_s=settings.exit_timeout_s + 2.0,
+                    orphan_grace_s=settings.orphan_grace_s,
+                    linger_s=settings.linger_s,
+                    socket_path=self._record.socket,
+                    shm_prefix=options.shm_prefix or "",
+                )
+                if settings.linger_s > 0:
+                    self._unwritten = self._new_record(self.process, restarts)
+                    self.write_files()
+                self.admin = TritonAdmin(self.endpoint, admin_key=self._admin_key)
+                self.stubs = StubWatch(self.process.pid)
+                await self._wait_live(self.process, self.admin, settings.start_timeout_s)
         except BaseException:
             await self.end(at_once=True)
             raise
+
+    def write_files(self) -> None:
+        """Write what is still to be written: the heading in the log, and the record by which a later owner finds the
+        process. A disk that is full must not stop what serves."""
+        self.trouble = None
+        if self._heading is not None:
+            self.trouble = self.log.begin(self._heading)
+            self._heading = self._heading if self.trouble else None
+        if self._unwritten is not None:
+            try:
+                self._record.write(self._unwritten)
+                self._unwritten = None
+            except OSError as error:
+                error.filename = error.filename or self._record.path
+                self.trouble = explain(error)
 
     async def find(self) -> ProcessRecord | None:
         """Take hold of the process that a dead owner left under this id; `adopt` is to follow.
@@ -154,7 +175,7 @@ class LocalServer:
                 await self.process.wait()
             else:
                 await self.process.stop(timeout_s=self._settings.exit_timeout_s + 5.0)
-            self.process = None
+            self.process = self._unwritten = None
             self._record.remove()
         admin, self.admin = self.admin, None
         if admin is not None:
@@ -198,7 +219,7 @@ class LocalServer:
             extra=settings.extra,
         )
 
-    def _write_record(self, process: GuardedProcess, restarts: int) -> None:
+    def _new_record(self, process: GuardedProcess, restarts: int) -> ProcessRecord:
         details = {
             "port": self._reserved.port,
             "metrics_port": self._metrics_port,
@@ -207,7 +228,7 @@ class LocalServer:
             "restarts": restarts,
             "log_start": self.log.start,
         }
-        self._record.write(ProcessRecord(pid=process.pid, fingerprint=self._fingerprint(), details=details))
+        return ProcessRecord(pid=process.pid, fingerprint=self._fingerprint(), details=details)
 
     async def _wait_live(self, process: GuardedProcess, admin: TritonAdmin, timeout_s: float) -> None:
         deadline_s = monotonic_s() + timeout_s

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 
 from arlo.clock import monotonic_s
-from arlo.errors import ArloError, WorkerError
+from arlo.errors import ArloError, WorkerError, explain, known
 from arlo.workers.local.server import LocalServer, LocalSettings
 from arlo.workers.pool import WorkerInfo, WorkerState
 from arlo.workers.process import GuardedProcess
@@ -88,8 +88,7 @@ class LocalWorker:
             self._answer_restart(WorkerError(f"worker {self.id} was stopped before it had restarted"))
         if self._monitor is not None:
             self._monitor.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._monitor
+            await asyncio.gather(self._monitor, return_exceptions=True)
             self._monitor = None
         await self._server.end()
         self._server.release()
@@ -122,7 +121,7 @@ class LocalWorker:
             restarts=self.restarts,
             runtimes=self._loaded,
             log=str(self._server.log.path),
-            error=self.error or self._trouble,
+            error=self.error or self._trouble or self._server.trouble,
         )
 
     async def load(self, runtime: str, *, timeout_s: float) -> None:
@@ -180,28 +179,35 @@ class LocalWorker:
         attempt = 0
         live_since_s = monotonic_s()
         while True:
-            if self._server.process is not None:
-                how = await self._wait_end(self._server.process, self._server.admin)
-                if self._asked is None:
-                    await self._set("failed", f"worker {self.id} ended: {how}")
-                await self._server.end()
-            if monotonic_s() - live_since_s > self._settings.backoff_reset_s:
-                attempt = 0
-            if self._asked is None:
-                await self._wait_before(attempt)
-                attempt = min(attempt + 1, 16)
-            asked = self._asked is not None
-            if asked:
-                self._runtimes.clear()
-            self._wake.clear()
-            self.restarts += 1
+            asked = False
             try:
+                if self._server.process is not None:
+                    how = await self._wait_end(self._server.process, self._server.admin)
+                    if self._asked is None:
+                        await self._set("failed", f"worker {self.id} ended: {how}")
+                    await self._server.end()
+                if monotonic_s() - live_since_s > self._settings.backoff_reset_s:
+                    attempt = 0
+                if self._asked is None:
+                    await self._wait_before(attempt)
+                    attempt = min(attempt + 1, 16)
+                asked = self._asked is not None
+                if asked:
+                    self._runtimes.clear()
+                self._wake.clear()
+                self.restarts += 1
                 await self._launch()
                 problems = await self._reload()
-            except ArloError as error:
-                await self._set("failed", str(error))
+            except Exception as error:  # a full disk, no descriptor left, a fault of ours: tried again, whatever it is
+                if self._server.process is not None and self._server.process.returncode is None:
+                    self._trouble = explain(error)  # it runs; the watch goes on in a moment
+                    await self._wait_before(attempt)
+                    attempt = min(attempt + 1, 16)
+                    continue
+                failure = known(error) or WorkerError(f"worker {self.id} could not be started: {explain(error)}")
+                await self._set("failed", str(failure))
                 if asked:
-                    self._answer_restart(error)
+                    self._answer_restart(failure)
                 continue
             live_since_s = monotonic_s()
             await self._set("ready", "; ".join(problems) or None)
@@ -241,6 +247,8 @@ class LocalWorker:
                     # (One that is long busy with its repository may answer this, and nothing else.)
                     killed = f"killed because it answered no health check for {self._settings.hang_timeout_s:g} s"
                 await asyncio.to_thread(self._server.log.limit)
+                if self._server.trouble is not None:
+                    self._server.write_files()
                 stub = self._server.stubs.check() if self._server.stubs is not None else None
                 if stub is not None:
                     killed = f"killed because its Python stub {stub} had ended"
