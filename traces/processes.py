@@ -20,6 +20,7 @@ from arlo.traces import streams
 from arlo.traces.rates import SECOND_NS, Pieces, Rate
 
 BLOCK_NS = 5 * SECOND_NS
+MOST_OF_A_BLOCK = 1e8  # requests
 _GAPS = 1 << 16  # gaps of a renewal process that are drawn at once
 
 DEFAULT_BURST = 3.0
@@ -171,6 +172,8 @@ class Renewal:
 def _poisson(pieces: Pieces, seed: int, number: int) -> NDArray[np.int64]:
     edges, rates = pieces
     length = float((np.diff(edges) * rates).sum()) / SECOND_NS
+    if length > MOST_OF_A_BLOCK:
+        raise ConfigError(f"the rate is too high to draw: {length:.3g} requests in {BLOCK_NS / SECOND_NS:g} s")
     random = streams.generator(seed, streams.ARRIVALS, number)
     # NumPy draws means below 10 and means from 10 on by different methods. The same mean, summed over other pieces,
     # may differ in its last bits; it must not be drawn by the other method then.

@@ -17,7 +17,7 @@ from arlo.catalog.latency import LatencyTable
 from arlo.catalog.tasks import task_problems
 from arlo.catalog.tensors import row_length, tensor_problems
 from arlo.catalog.words import Words
-from arlo.errors import ConfigError
+from arlo.errors import ConfigError, printable
 
 FILE_NAME = "arlo.json"
 FORMAT = 2
@@ -30,7 +30,8 @@ MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
 MAX_BATCH = 1 << 16  # rows
 MAX_LATENCY_US = (1 << 32) - 1  # what the contract with the gateway holds: 71 minutes
-_NAME = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]*")  # of a runtime, which is a folder of the repository
+_NAME = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]{,250}")  # of a runtime, which is a folder of the repository
+_MODEL = re.compile(r"[^./\x00-\x1f\x7f-\x9f][^/\x00-\x1f\x7f-\x9f]{,199}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,11 @@ class Adaptation:
 
     kind: AdaptationKind
     per_layer: tuple[int, ...]  # tokens that go in each layer, or prompts that it has
+
+    @property
+    def flips(self) -> bool:
+        """Whether rounding decides which of two equally alike tokens goes, so that devices may differ in it."""
+        return self.kind in ("merge", "prune")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,10 +306,24 @@ def _words(raw: dict[str, Any] | None) -> Words | None:
     return words
 
 
+def check(manifest: Manifest) -> Manifest:
+    """The manifest, where it can be served. ConfigError says why it cannot, before anything of it is written."""
+    if problem := next(_problems(manifest), None):
+        raise ConfigError(problem)
+    return manifest
+
+
+def outside(file: object) -> bool:
+    """Whether a path is not below the repository that names it."""
+    return not isinstance(file, str) or not file or Path(file).is_absolute() or ".." in Path(file).parts
+
+
 def _problems(manifest: Manifest) -> Iterator[str]:
     """What cannot be served, in words. The file may have been written by hand, or damaged."""
-    if not isinstance(manifest.model, str) or not manifest.model:
-        yield "the model has no name"
+    if not isinstance(manifest.model, str) or not _MODEL.fullmatch(manifest.model):
+        yield f"'{printable(str(manifest.model))}' cannot name a model: use up to 200 characters, no / and no first dot"
+    if manifest.tokenizer is not None and outside(manifest.tokenizer):
+        yield f"the tokenizer '{printable(str(manifest.tokenizer))}' is not in the repository"
     yield from _tensor_problems(manifest)
     if not isinstance(manifest.prompts, dict) or not all(isinstance(text, str) for text in manifest.prompts.values()):
         yield "its prompts are not texts by name"
@@ -390,7 +410,7 @@ def _runtime_problems(runtime: Runtime) -> Iterator[str]:
         if not _is_whole(point.latency_us, 0, MAX_LATENCY_US):
             yield f"runtime {name} has a latency of {point.latency_us} us; it is 0 to {MAX_LATENCY_US}"
     for file in runtime.files:
-        if Path(file).is_absolute() or ".." in Path(file).parts:
+        if outside(file):
             yield f"runtime {name} names a file outside the repository: {file}"
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import arlo
 from arlo.cli.commands import BY_NAME, COMMANDS, add
-from arlo.cli.text import HelpFormatter
-from arlo.errors import ArloError, EnvironmentProblem, how_to_install
+from arlo.cli.text import HelpFormatter, Parser, shown
+from arlo.errors import explain, known
 
 DESCRIPTION = """Length-aware serving of BERT-like encoders in front of NVIDIA Triton.
 
@@ -26,7 +26,7 @@ EXIT_CODES = (
     (0, "done"),
     (1, "an error that Arlo did not expect, or a check that failed"),
     (2, "the command line, the configuration or a manifest is wrong"),
-    (3, "a package, program or file that is needed is missing"),
+    (3, "a package, program, file, memory or disk space that is needed is missing"),
     (4, "a compile step failed"),
     (5, "a worker did not start, load or answer"),
     (6, "the gateway did not start, did not answer or refused a deployment"),
@@ -64,7 +64,7 @@ class Parsers:
 
 def build_parsers(only: str | None = None) -> Parsers:
     """All commands with one line each, or the one named `only`, imported, with its options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="arlo", description=DESCRIPTION, epilog=EPILOG, formatter_class=HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"arlo {arlo.__version__}")
@@ -90,17 +90,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader went away (`arlo status | head`); keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except ModuleNotFoundError as error:  # a package of an extra, imported where it is used
-        package = (error.name or "").partition(".")[0]
-        if package in ("", "arlo"):
-            raise
-        print(f"arlo: error: this needs the package {package}: {how_to_install(package)}", file=sys.stderr)
-        return EnvironmentProblem.exit_code
-    except ArloError as error:
-        if os.environ.get("ARLO_DEBUG"):
-            traceback.print_exc()
-        print(f"arlo: error: {error}", file=sys.stderr)
-        return error.exit_code
+    except Exception as error:
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    """Say what went wrong, in words; the exit code."""
+    if os.environ.get("ARLO_DEBUG"):
+        traceback.print_exc()
+    cause: BaseException | None = error
+    while cause is not None:  # an import that Ctrl-C broke off says something else
+        if isinstance(cause, KeyboardInterrupt):
+            return 130
+        cause = cause.__cause__ or cause.__context__
+    found = known(error)
+    if found is None:
+        text = f"unexpected {explain(error)} (a fault of Arlo's: please report it; ARLO_DEBUG=1 shows where)"
+    else:
+        text = str(found)
+    print(f"arlo: error: {shown(text)}", file=sys.stderr)
+    return found.exit_code if found is not None else 1
 
 
 def _run(arguments: list[str]) -> int:
@@ -108,7 +117,7 @@ def _run(arguments: list[str]) -> int:
     if name is not None and name not in BY_NAME:
         match = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.5)
         hint = f"did you mean {match[0]!r}?" if match else "`arlo --help` lists the commands"
-        print(f"arlo: error: unknown command {name!r}: {hint}", file=sys.stderr)
+        print(f"arlo: error: unknown command {shown(repr(name))}: {hint}", file=sys.stderr)
         return 2
     parsers = build_parsers(name)
     try:

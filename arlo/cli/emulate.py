@@ -86,7 +86,6 @@ def run(args: argparse.Namespace) -> int:
     from arlo.workers.emulated.repository import write_emulated_repository
 
     lengths = _numbers(args.max_lengths, int, "--max-lengths")
-    args.out.mkdir(parents=True, exist_ok=True)
     if args.memory_mb < 0:
         raise ConfigError(f"--memory-mb must be at least 0, not {args.memory_mb}")
     common = {"jitter": args.jitter, "seed": args.seed, "batcher": args.batcher, "memory_mb": args.memory_mb}
@@ -122,8 +121,8 @@ def _profiled(args: argparse.Namespace, lengths: list[int], common: dict[str, An
     from arlo.simulator.profiles import load_profile
     from arlo.workers.emulated.repository import emulated, write_runtimes
 
-    if args.slower <= 0:
-        raise ConfigError(f"--slower must be above 0, not {args.slower:g}")
+    if not 0 < args.slower <= 1e6:
+        raise ConfigError(f"--slower must be above 0 and at most 1e6, not {args.slower:g}")
     profile = load_profile(args.profile)
     dynamic = [profile.dynamic_runtime(lengths[-1], max_batch=args.max_batch)] if args.dynamic else []
     models = dynamic or profile.static_runtimes(lengths, max_batch=args.max_batch)
@@ -133,6 +132,9 @@ def _profiled(args: argparse.Namespace, lengths: list[int], common: dict[str, An
 
 def _numbers(text: str, kind: Any, option: str) -> list[Any]:
     try:
-        return [kind(part) for part in text.split(",")]
+        found = [kind(part) for part in text.split(",")]
+        if all(0 <= each <= 1e9 for each in found):
+            return found
+        raise ConfigError(f"{option} must be from 0 to 1e9, not {text!r}")
     except ValueError:
         raise ConfigError(f"{option} must be numbers joined by commas, not {text!r}") from None

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 import sys
-from typing import Any
+import unicodedata
+from pathlib import Path
+from typing import Any, NoReturn
+
+from arlo.errors import printable
 
 WIDTH = 100
+LONGEST_TEXT = 8192  # of one argument
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -23,6 +30,59 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         if action.nargs != 0:
             text += " " + self._format_args(action, self._get_default_metavar_for_optional(action))
         return text
+
+
+class Parser(argparse.ArgumentParser):
+    """What every command's arguments have in common: values that nobody means are refused as they are read."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for kind, check in ((float, _number), (int, _whole), (Path, _path), (str, _text), (None, _text)):
+            self.register("type", kind, check)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(shown(message))
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}")
+    return value
+
+
+def _whole(text: str) -> int:
+    try:
+        value = int(text) if len(text) <= 20 else None
+    except ValueError:
+        value = None
+    if value is None or not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"must be a whole number below 2^63, not {text!r}")
+    return value
+
+
+def _text(text: str) -> str:
+    if len(text) > LONGEST_TEXT:
+        raise argparse.ArgumentTypeError(f"has {len(text):,} characters, more than {LONGEST_TEXT:,}")
+    if any(unicodedata.category(c) in ("Cc", "Cs") and c not in "\t\n" for c in text):
+        raise argparse.ArgumentTypeError(f"holds control characters, or is not UTF-8: {text!r}")
+    return text
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, not an empty text")
+    return Path(_text(text))
+
+
+def shown(message: str) -> str:
+    """A message for a terminal: texts from outside may hold anything and have any length."""
+    lines = [printable(re.sub(r"\S{1000,}", lambda run: printable(run[0]), line.replace("\t", "    ")), limit=4000)
+             for line in message.split("\n")]  # fmt: skip
+    return "\n".join(lines if len(lines) <= 200 else [*lines[:100], "...", *lines[-100:]])
 
 
 def print_json(value: Any) -> None:

@@ -47,6 +47,13 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.repository.is_dir():
         raise ConfigError(f"{args.repository} is no folder: name a repository that `arlo compile` wrote")
+    if not any(args.repository.glob("*/config.pbtxt")) and not any(args.repository.glob("*/[0-9]*/")):
+        raise ConfigError(f"{args.repository} holds no model: name a repository that `arlo compile` wrote")
+    ports = (args.http_port, args.grpc_port, args.metrics_port)
+    if not all(1 <= port <= 65535 for port in ports) or len(set(ports)) < len(ports):
+        raise ConfigError(f"--http-port, --grpc-port and --metrics-port must differ, from 1 to 65535, not {ports}")
+    if args.threads is not None and not 1 <= args.threads <= 1024:
+        raise ConfigError(f"--threads must be from 1 to 1024, not {args.threads}")
     return asyncio.run(_serve(args))
 
 

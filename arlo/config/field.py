@@ -63,6 +63,13 @@ class FieldError(ConfigError):
         self.section = section
         self.key = key
         self.number = number
+        self.also: list[FieldError] = []  # further ones of the same table
+
+
+def first_of(errors: list[FieldError]) -> FieldError:
+    """The first error, with the others in it."""
+    errors[0].also = errors[1:]
+    return errors[0]
 
 
 def option(
@@ -105,11 +112,9 @@ def section(name: str) -> typing.Callable[[type[T]], type[T]]:
         relations = getattr(cls, "check_relations", None)
 
         def check(self: Any) -> None:
-            for field in dataclasses.fields(self):
-                value = getattr(self, field.name)
-                problem = check_type(value, hints(made)[field.name]) or check_range(value, field.metadata["doc"])
-                if problem:
-                    raise FieldError(name, field.name, problem)
+            given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+            if errors := wrong_values(made, name, given):
+                raise first_of(errors)
             if relations is not None:
                 relations(self)
 
@@ -119,6 +124,15 @@ def section(name: str) -> typing.Callable[[type[T]], type[T]]:
         return made
 
     return make
+
+
+def wrong_values(cls: type[Any], section: str, given: dict[str, Any]) -> list[FieldError]:
+    """What is wrong with values of a section's fields, each by itself."""
+    docs = {field.name: field.metadata["doc"] for field in dataclasses.fields(cls)}
+    problems = {
+        name: check_type(value, hints(cls)[name]) or check_range(value, docs[name]) for name, value in given.items()
+    }
+    return [FieldError(section, name, problem) for name, problem in problems.items() if problem]
 
 
 def hints(cls: type[Any]) -> dict[str, Any]:

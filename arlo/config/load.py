@@ -1,4 +1,4 @@
-"""Read a configuration file: TOML -> Config. Errors name the file, the line and the nearest key that exists."""
+"""Read a configuration file: TOML -> Config. Errors name all wrong keys, with the nearest that exist."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import typing
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from arlo.config.field import FieldError, hints
-from arlo.config.model import SECTIONS, Config
+from arlo.catalog.manifest import FILE_NAME as MANIFEST
+from arlo.config.field import FieldError, first_of, hints, wrong_values
+from arlo.config.model import SECTIONS, Config, ModelConfig
 from arlo.errors import ConfigError
 
 
@@ -26,46 +27,66 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
     """Check TOML text; relative paths are taken from `base`, errors name `source` and the line."""
     raw = read_toml(text, source)
     lines = text.splitlines()
+    found: list[tuple[int, str]] = []  # line, what is wrong there
     for name in raw:
         if name not in SECTIONS:
-            where = line_of(lines, name, None)
-            raise ConfigError(f"{source}:{where}: unknown section [{name}]{nearest(name, SECTIONS)}")
+            found.append((line_of(lines, name, None), f"unknown section [{name}]{nearest(name, SECTIONS)}"))
+
+    def wrong(error: FieldError, number: int = 0) -> None:
+        for each in (error, *error.also):
+            line = line_of(lines, each.section, toml_key(each.key), number or each.number)
+            found.append((line, renamed(str(each))))
+
+    def read(name: str, given: Any, number: int = 0) -> Any:
+        try:
+            return read_section(SECTIONS[name], name, given, base)
+        except FieldError as error:
+            wrong(error, number)
+
     sections: dict[str, Any] = {}
-    number = 0  # of the [[model]]
-    try:
-        for name, cls in SECTIONS.items():
-            given = raw.get(name, {})
-            if name in ("cascade", "pipeline"):
-                if name in raw:
-                    sections[name] = read_section(cls, name, given, base)
-            elif name == "model" and ("cascade" in raw or "pipeline" in raw):
-                if name in raw:
-                    other = "cascade" if "cascade" in raw else "pipeline"
-                    raise FieldError("model", "", f"and [{other}] do not go together: the stages are the models")
-            elif name == "model" and isinstance(given, list) and given:
-                models = []
-                for number, table in enumerate(given):  # noqa: B007 (the error names it)
-                    models.append(read_section(cls, name, table, base))
-                sections["model"], sections["more_models"] = models[0], tuple(models[1:])
-                number = 0
-            else:
-                sections[name] = read_section(cls, name, given, base)
+    flow = next((name for name in ("cascade", "pipeline") if name in raw), None)
+    for name in SECTIONS:
+        given = raw.get(name, {})
+        if name in ("cascade", "pipeline"):
+            if name in raw:
+                sections[name] = read(name, given)
+        elif name == "model" and flow is not None:
+            if name in raw:
+                wrong(FieldError("model", "", f"and [{flow}] do not go together: the stages are the models"))
+        elif name == "model" and isinstance(given, list) and given:
+            models = [read(name, table, number) for number, table in enumerate(given)]
+            sections["model"], sections["more_models"] = models[0], tuple(models[1:])
+        else:
+            sections[name] = read(name, given)
+    found.sort()
+    if not found:
+        try:
+            return _config(sections)
+        except FieldError as error:
+            wrong(error)
+            model: ModelConfig | None = None if flow else sections["model"]
+            if model is not None and model.source is None and not (model.repository / MANIFEST).is_file():
+                where = line_of(lines, "model", "repository")
+                problem = f"{model.repository} has no {MANIFEST}: build it with `arlo compile MODEL --out` that folder"
+                found.insert(0, (where, f"model.repository {problem}"))
+    raise ConfigError("\n".join(f"{source}:{line}: {problem}" for line, problem in found))
+
+
+def _config(sections: dict[str, Any]) -> Config:
+    """All sections as one, with the models of a cascade or a pipeline."""
+    if "cascade" in sections:
+        from arlo.config.stages import stage_models  # it needs the sections
+
+        first, *others = stage_models(sections["cascade"])
+        sections["model"], sections["more_models"] = first, tuple(others)
+    if "pipeline" in sections:
+        from arlo.config.flow_variants import variant_models
+
         if "cascade" in sections:
-            from arlo.config.stages import stage_models  # it needs the sections
-
-            first, *others = stage_models(sections["cascade"])
-            sections["model"], sections["more_models"] = first, tuple(others)
-        if "pipeline" in sections:
-            from arlo.config.flow_variants import variant_models
-
-            if "cascade" in sections:
-                raise FieldError("pipeline", "", "and [cascade] do not go together: serve each by itself")
-            first, *others = variant_models(sections["pipeline"])
-            sections["model"], sections["more_models"] = first, tuple(others)
-        return Config(**sections)
-    except FieldError as error:
-        line = line_of(lines, error.section, toml_key(error.key), number or error.number)
-        raise ConfigError(f"{source}:{line}: {renamed(str(error))}") from None
+            raise FieldError("pipeline", "", "and [cascade] do not go together: serve each by itself")
+        first, *others = variant_models(sections["pipeline"])
+        sections["model"], sections["more_models"] = first, tuple(others)
+    return Config(**sections)
 
 
 def read_text(path: Path, kind: str) -> str:
@@ -103,15 +124,23 @@ def read_section(cls: type[Any], name: str, raw: Any, base: Path) -> Any:
         raise FieldError(name, "", f"must be a table, written [{name}], not {raw!r}")
     fields = {toml_key(field.name): field for field in dataclasses.fields(cls)}
     values: dict[str, Any] = {}
+    errors: list[FieldError] = []
     for key, value in raw.items():
         if key not in fields:
-            raise FieldError(name, key, f"is not a key of [{name}]{nearest(key, fields)}")
+            errors.append(FieldError(name, key, f"is not a key of [{name}]{nearest(key, fields)}"))
+            continue
         field = fields[key]
-        values[field.name] = _convert(value, hints(cls)[field.name], base, name, key)
+        try:
+            values[field.name] = _convert(value, hints(cls)[field.name], base, name, key)
+        except FieldError as error:
+            errors.append(error)
     for key, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and field.name not in values:
-            raise FieldError(name, key, f"is missing: {field.metadata['doc'].text}")
+        if required and key not in raw:
+            errors.append(FieldError(name, key, f"is missing: {field.metadata['doc'].text}"))
+    errors += wrong_values(cls, name, values)
+    if errors:
+        raise first_of(errors)
     made = cls(**values)
     # Defaults that are paths are relative to the file as well.
     for field in dataclasses.fields(cls):

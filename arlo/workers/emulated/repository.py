@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
+from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime, check
 from arlo.errors import ConfigError
 
 BACKEND = "arlo_emulated"
@@ -92,8 +93,8 @@ def write_emulated_repository(
         raise ConfigError("give as many latencies as maximum lengths, and at least one")
     if list(max_lengths) != sorted(set(max_lengths)) or max_lengths[0] < 1:
         raise ConfigError(f"maximum lengths must ascend and be at least 1: {list(max_lengths)}")
-    if min(latency_ms) < 0 or batch_growth < 0 or max_batch < 1:
-        raise ConfigError("latency_ms and batch_growth must be at least 0, max_batch at least 1")
+    if not (all(0 <= ms < math.inf for ms in latency_ms) and 0 <= batch_growth < math.inf and max_batch >= 1):
+        raise ConfigError("latency_ms and batch_growth must be finite and at least 0, max_batch at least 1")
     if not 0 <= jitter <= 1:
         raise ConfigError(f"jitter must be from 0 to 1: {jitter}")
     runtimes = []
@@ -143,13 +144,8 @@ def write_runtimes(
     """Write a Triton repository of exactly these emulated runtimes, and its manifest. `outputs`: instead of those that
     can be checked, with the `records` that they are of (arlo.workers.emulated.replayed)."""
     outputs = tuple(outputs) or checkable_outputs(token_dims, pooled_dims)
-    files: dict[str, dict[str, str]] = {}
-    for runtime in runtimes:
-        folder = path / runtime.name
-        (folder / "1").mkdir(parents=True, exist_ok=True)
-        text = config_pbtxt(runtime, outputs=outputs, records=records)
-        (folder / "config.pbtxt").write_text(text)
-        files[runtime.name] = {f"{runtime.name}/config.pbtxt": hashlib.sha256(text.encode()).hexdigest()}
+    texts = {runtime.name: config_pbtxt(runtime, outputs=outputs, records=records) for runtime in runtimes}
+    files = {name: {f"{name}/config.pbtxt": hashlib.sha256(text.encode()).hexdigest()} for name, text in texts.items()}
     manifest = Manifest(
         model=model,
         task="emulated",
@@ -177,6 +173,11 @@ def write_runtimes(
             for runtime in sorted(runtimes, key=lambda r: r.max_length)
         ),
     )
+    check(manifest)
+    for name, text in texts.items():
+        (path / name / "1").mkdir(parents=True, exist_ok=True)
+        (path / name / "config.pbtxt").write_text(text)
+    path.mkdir(parents=True, exist_ok=True)
     manifest.save(path)
     return manifest
 

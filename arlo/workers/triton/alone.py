@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from arlo.clock import monotonic_s
-from arlo.errors import WorkerError
+from arlo.errors import ConfigError, WorkerError
 from arlo.workers.log_file import LogFile
 from arlo.workers.process import GuardedProcess
 from arlo.workers.triton.admin import POLL_S, READY, TritonAdmin
@@ -69,7 +69,8 @@ class LoneTriton:
     async def __aenter__(self) -> Self:
         server = find_triton()
         command = command_line(server, prepare_backends(server), self._options)
-        self.log.begin("triton")
+        if (problem := self.log.begin("triton")) is not None:
+            raise ConfigError(f"--log: {problem}")
         self._process = GuardedProcess.start(
             command,
             env=environment(server, threads=self._threads),

@@ -46,6 +46,13 @@ def set_latency(**values: object) -> Callable[[Raw], None]:
         (set_runtime(max_length=10**9), "max_length 1000000000; it is 1 to 1048576"),
         (set_runtime(max_length="64"), "max_length 64; it is"),
         (set_runtime(max_batch=0), "max_batch 0"),
+        (lambda raw: raw.update(tokenizer="/etc/passwd"), "the tokenizer '/etc/passwd' is not in the repository"),
+        (lambda raw: raw.update(tokenizer="../tokenizer.json"), "is not in the repository"),
+        (lambda raw: raw.update(tokenizer=""), "is not in the repository"),
+        (lambda raw: raw.update(tokenizer=7), "is not in the repository"),
+        (lambda raw: raw.update(model="../x"), "'../x' cannot name a model"),
+        (lambda raw: raw.update(model="a\x1b[31m"), r"'a\x1b[31m' cannot name a model"),
+        (lambda raw: raw.update(model="n" * 201), "cannot name a model"),
         (set_runtime(max_length=16), "a static runtime of max_length 16 is given twice"),
         (set_runtime(name="emu_len16"), "runtime emu_len16 is given twice"),
         (set_runtime(name="../../x"), "'../../x' cannot be the name of a runtime"),
@@ -62,7 +69,7 @@ def set_latency(**values: object) -> Callable[[Raw], None]:
         (lambda raw: raw["outputs"][0].update(dims=["a"]), "has the dims ['a']"),
         (lambda raw: raw.update(runtimes=[]), "lists no runtimes"),
         (lambda raw: raw.update(runtimes=7), "lacks or misnames a field"),
-        (lambda raw: raw.update(model=""), "the model has no name"),
+        (lambda raw: raw.update(model=""), "'' cannot name a model"),
     ],
 )
 def test_what_cannot_be_served_is_refused(tmp_path: Path, raw: Raw, change: Callable[[Raw], None], says: str) -> None:

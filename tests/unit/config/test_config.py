@@ -185,6 +185,37 @@ def test_section_that_is_no_table() -> None:
         parse("health = 3\n" + SMALL)
 
 
+def test_every_wrong_key_is_named() -> None:
+    text = (
+        '[model]\nrepositry = "x"\nslo_ms = "fast"\n[dispatch]\nalpha = 7\nmax_peak = 1\n'
+        "[gatway]\n[limits]\nmax_rows = 0\n"
+    )
+    with pytest.raises(ConfigError) as raised:
+        parse(text)
+    said = str(raised.value).splitlines()
+    assert [line.split(":")[1] for line in said] == ["1", "2", "3", "5", "6", "7", "9"]
+    wanted = (
+        "model.repository is missing",
+        "repositry",
+        "slo_ms must be",
+        "alpha must be",
+        "max_peak",
+        "gatway",
+        "max_rows",
+    )
+    for line, part in zip(said, wanted, strict=True):
+        assert part in line
+
+
+def test_a_repository_that_is_missing_is_named_before_what_follows_from_it(tmp_path: Path) -> None:
+    (tmp_path / "serve.toml").write_text('[model]\nrepository = "nowhere"\nslo_ms = 9\n')
+    with pytest.raises(ConfigError) as raised:
+        config.load(tmp_path / "serve.toml")
+    first, second = str(raised.value).splitlines()
+    assert f"{tmp_path / 'nowhere'} has no arlo.json: build it with `arlo compile" in first
+    assert "deployment.allocation has no instance" in second
+
+
 def test_missing_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         config.load(tmp_path / "no.toml")

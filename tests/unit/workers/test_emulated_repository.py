@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def test_runtimes_of_different_kinds_in_one_repository(tmp_path: Path) -> None:
         ({"latency_ms": [1.0, -1.0]}, "at least 0"),
         ({"max_batch": 0}, "max_batch at least 1"),
         ({"jitter": 1.5}, "jitter"),
+        ({"jitter": math.nan}, "jitter"),
+        ({"latency_ms": [1.0, math.nan]}, "finite"),
+        ({"latency_ms": [1.0, math.inf]}, "finite"),
+        ({"latency_ms": [1.0, 1e300]}, "latency of"),
+        ({"batch_growth": math.nan}, "finite"),
+        ({"model": "../../x"}, "cannot name a model"),
+        ({"model": ""}, "cannot name a model"),
+        ({"model": "n" * 300}, "cannot name a model"),
     ],
 )
 def test_values_that_make_no_sense(tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
