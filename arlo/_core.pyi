@@ -398,6 +398,7 @@ class CascadeRules:
         alpha_max: float = 0.0,
         most_removed: float = 0.5,
         ensemble: str = "none",
+        start: int = 0,
     ) -> None:
         """
         `prices`: [price][stage but the last] of (kind, [(tokens up to, threshold)], c, k).

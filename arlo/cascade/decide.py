@@ -274,7 +274,8 @@ def walk(
     limit = np.broadcast_to(np.asarray(n - 1 if last is None else last), (count,))
     wants = np.broadcast_to(np.asarray(least, np.float64), (count,))
     there = np.broadcast_to(np.ones(n, np.bool_) if present is None else np.asarray(present, np.bool_), (count, n))
-    at = there.argmax(axis=1)
+    later = there & (np.arange(n) >= rules.start)
+    at = np.where(later.any(axis=1), later.argmax(axis=1), there.argmax(axis=1))
     ran = np.zeros((count, n), np.bool_)
     stage, reason, conf = np.full(count, -1), np.full(count, -1), np.zeros(count)
     for s in range(n):

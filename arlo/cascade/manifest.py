@@ -145,6 +145,7 @@ class Point:
     reach_by_bin: tuple[tuple[float, ...], ...] = ()
     mean_ms: float
     rules: tuple[tuple[Rule, ...], ...]  # [price][stage but the last]
+    start: int = 0  # stage that rows begin at
     skip: tuple[tuple[float, ...], ...] = ()
     prune: Prune = dataclasses.field(default_factory=Prune)
     ensemble: Ensemble = dataclasses.field(default_factory=Ensemble)
@@ -156,7 +157,7 @@ class Point:
     @property
     def all_rules(self) -> Rules:
         """What decisions need."""
-        return Rules(prices=self.rules, skip=self.skip, prune=self.prune, ensemble=self.ensemble)
+        return Rules(prices=self.rules, start=self.start, skip=self.skip, prune=self.prune, ensemble=self.ensemble)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

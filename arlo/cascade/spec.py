@@ -143,6 +143,7 @@ class Rules:
     """What is decided by; one of these is in force for each decision."""
 
     prices: tuple[tuple[Rule, ...], ...]  # [price][stage but the last]; price 0: as searched, above: less escalates
+    start: int = 0  # stage that rows begin at; the last one: it alone answers
     skip: tuple[tuple[float, ...], ...] = ()  # [stage but the last]: confidences, ascending (HybridServe IV-C)
     prune: Prune = Prune()
     ensemble: Ensemble = Ensemble()
@@ -158,6 +159,8 @@ class Rules:
         for lower, higher in itertools.pairwise(self.prices):
             if any(not _no_stricter(b, a) for a, b in zip(lower, higher, strict=True)):
                 raise ConfigError("rules of a higher price must not escalate more than those of a lower one")
+        if not 0 <= self.start <= edges:
+            raise ConfigError(f"start must be a stage, 0 to {edges}, not {self.start}")
         if len(self.skip) > edges:
             raise ConfigError("skip must not be longer than the stages but the last")
         for i, cuts in enumerate(self.skip):

@@ -96,14 +96,14 @@ def _labels(manifest: Manifest, given: tuple[str, ...] | None, path: Path) -> tu
 
 def _record(path: Path, manifest: Manifest, data: Data, records: Records, threads: int) -> Recorded:
     from arlo.cascade.records import engine_hash
-    from arlo.cli.cascade.record import Job, record_job
+    from arlo.cli.cascade.record import Job, record_jobs
 
     name = path.resolve().name
     key = records.key(name, engine_hash(manifest))
     there = set(records.rows(key).tolist())
     missing = tuple(row for row in range(len(data.examples)) if row not in there)
     job = Job(stage=0, importance=False, key=key, what=name, rows=missing, places=lambda _: None)
-    record_job(job, path, data, records, threads=threads)
+    record_jobs([(job, path)], data, records, threads=threads)
     found = records.load(key)
     if found is None or len(found.row) < len(data.examples):
         raise ConfigError(f"{path} was not asked for all texts: run this again, it goes on where it ended")

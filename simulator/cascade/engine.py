@@ -218,6 +218,7 @@ def twin(rules: Rules) -> _core.CascadeRules:
         alpha_max=rules.prune.alpha_max,
         most_removed=rules.prune.most_removed,
         ensemble=rules.ensemble.kind,
+        start=rules.start,
     )
 
 
@@ -272,10 +273,11 @@ def _row_mj(job: CascadeRun, stage: NDArray[Any]) -> NDArray[np.float64]:
     """mJ [rows] of what rows alone cost at the stages up to that of their answer (-1: at none); all of them for a vote.
     Batches, which cost less, and workers that wait are not in it."""
     tokens, spent = job.journeys.tokens, np.zeros(len(stage))
-    skips = job.rules is not None and any(job.rules.skip)
+    skips, start = (False, 0) if job.rules is None else (any(job.rules.skip), job.rules.start)
     for s, points in enumerate(job.energy):
         of_stage = job.lengths if tokens is None or s == 0 else tokens[:, s]
-        ran = np.full(len(stage), True) if job.rules is None else stage == s if skips and s else stage >= s
+        passed = s >= start and (stage == s if skips and s > start else stage >= s)
+        ran = np.full(len(stage), True) if job.rules is None else passed
         spent += ran * energy_mj(points, of_stage, str(s))
     return spent
 

@@ -64,7 +64,7 @@ def from_records(study: Study, section: CascadeSection, *, seed: int) -> Chosen:
     search = "tabi" if family == "tabi" else "hybridserve"
     options = Options(
         search=search, tolerance=section.tolerance, accuracy=section.accuracy if search == "tabi" else None,
-        k=section.k, ensemble=search == "tabi", prune=search == "tabi", skip="benefit", seed=seed,
+        k=section.k, ensemble=search == "tabi", prune=search == "tabi", skip="benefit", seed=seed, alone=False,
     )  # fmt: skip
     wanted = "tabi" if search == "tabi" else f"hybridserve-{name}"
     point = next((each for each in find(study, options).points if each.name == wanted), None)

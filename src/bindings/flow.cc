@@ -57,8 +57,9 @@ std::vector<std::uint8_t> bytes(const Rows<std::uint8_t>& from) { return {from.d
 
 Rules rules(const std::vector<std::vector<RuleOf>>& prices, const std::vector<std::vector<double>>& skip, double alpha,
             const std::string& mean_over, bool to_level, std::int32_t min_words, double alpha_max, double most_removed,
-            const std::string& ensemble) {
+            const std::string& ensemble, std::int32_t start) {
   Rules made;
+  made.start = start;
   for (const auto& price : prices) {
     auto& row = made.prices.emplace_back();
     for (const auto& [kind, t, c, k] : price) row.push_back({named<Rule::Kind>(kind, {"hard", "soft"}), t, c, k});
@@ -94,13 +95,14 @@ void bind_values(nb::module_& m) {
           "__init__",
           [](Rules* self, const std::vector<std::vector<RuleOf>>& prices, const std::vector<std::vector<double>>& skip,
              double alpha, const std::string& mean_over, bool to_level, std::int32_t min_words, double alpha_max,
-             double most_removed, const std::string& ensemble) {
-            new (self)
-                Rules(rules(prices, skip, alpha, mean_over, to_level, min_words, alpha_max, most_removed, ensemble));
+             double most_removed, const std::string& ensemble, std::int32_t start) {
+            new (self) Rules(
+                rules(prices, skip, alpha, mean_over, to_level, min_words, alpha_max, most_removed, ensemble, start));
           },
           "prices"_a, nb::kw_only(), "skip"_a = std::vector<std::vector<double>>{}, "alpha"_a = 0.0,
           "mean_over"_a = "words", "to_level"_a = true, "min_words"_a = 4, "alpha_max"_a = 0.0, "most_removed"_a = 0.5,
-          "ensemble"_a = "none", "`prices`: [price][stage but the last] of (kind, [(tokens up to, threshold)], c, k).");
+          "ensemble"_a = "none", "start"_a = 0,
+          "`prices`: [price][stage but the last] of (kind, [(tokens up to, threshold)], c, k).");
   nb::class_<StageSpec>(m, "CascadeStage", "How confidence comes from what a stage answers.")
       .def(
           "__init__",

@@ -150,7 +150,7 @@ void Engine::Impl::find_ways() {
     if (request.extra || request.awaits || request.over) continue;
     if (!request.present || scheduler_.fits_any(request.length, journeys_->variant(request.stage))) continue;
     const auto there = present(request);
-    std::int32_t to = flow::entry(there, 0, journeys_->stages());
+    std::int32_t to = journeys_->entry(there);
     if (request.answered >= 0) {
       const auto decision = journeys_->decide(request, request.answered, there, 0);
       to = decision.exit ? -1 : decision.to;

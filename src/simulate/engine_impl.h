@@ -186,7 +186,7 @@ class Engine::Impl {
       return;
     }
     if (journeys_) {
-      const std::int32_t first = flow::entry(present(requests_[slot]), 0, journeys_->stages());
+      const std::int32_t first = journeys_->entry(present(requests_[slot]));
       requests_[slot].stage = static_cast<std::int8_t>(std::max(first, 0));
     }
     if (admit(slot).handle == kNone) {

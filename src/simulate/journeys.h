@@ -34,6 +34,12 @@ class Journeys {
   }
   [[nodiscard]] const Cascade& cascade() const { return cascade_; }
 
+  // Where a row begins; -1: there is no stage.
+  [[nodiscard]] std::int32_t entry(flow::StageSet present) const {
+    const std::int32_t stage = flow::entry(present, cascade_.rules.start, stages());
+    return stage < 0 ? flow::entry(present, 0, stages()) : stage;
+  }
+
   // Tokens of a row at a stage that it goes on to.
   [[nodiscard]] std::int32_t tokens(const Request& request, std::int32_t stage) const {
     if (cascade_.tokens.empty()) return request.whole;

@@ -4,6 +4,7 @@ the fit split, and what is said of a point is read from the test split, once, wh
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -46,6 +47,7 @@ class Options:
     risk: Risk = "disagreement"
     fit: tuple[float, ...] = ()  # models that fit on a GPU, by stage
     seed: int = 0
+    alone: bool = True  # whether stages alone compete with the curve
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,8 +74,12 @@ def find(study: Study, options: Options) -> Found:
     front = _searcher(options)(table)
     made: list[Point] = []
     gains: dict[str, Interval] = {}
-    for name, at in _chosen(front, table, select, options, warned):
-        prefix = "" if options.search == "exact" else "hybridserve-"
+    alone = _Alone(study.of(SELECT), options)
+    prefix = "" if options.search == "exact" else "hybridserve-"
+    for name, at in _chosen((front, table), select, options, warned, alone):
+        if isinstance(at, Rules):
+            made.append(point(study, prefix + name, options, at))
+            continue
         prices = _prices(front, table, at, select, options)
         rules = Rules(prices=prices, prune=Prune(alpha=alpha))
         if options.ensemble and select.labels is not None:
@@ -88,11 +94,7 @@ def find(study: Study, options: Options) -> Found:
         gain = paired(played.right, select.said[0].answer == select.truth)
         if gain.low <= 0 and each.reach[1] > 0:
             warned.add(f"point {each.name}: its accuracy above the first stage alone lies within noise")
-        last = float(study.of(TEST).ms[:, -1].mean())
-        if each.mean_ms >= last:
-            warned.add(
-                f"point {each.name} takes {each.mean_ms:.3g} ms, the last stage alone {last:.3g}: it does not pay"
-            )
+        _judge(study, each, options, warned)
     return Found(tuple(made), front, tuple(warned.lines), gains)
 
 
@@ -112,6 +114,7 @@ def point(study: Study, name: str, options: Options, rules: Rules, guarantee: Gu
         reach_by_bin=reach_by_bin(test, played, options.bins),
         mean_ms=float(played.ms.mean()),
         rules=rules.prices,
+        start=rules.start,
         skip=rules.skip,
         prune=dataclasses.replace(rules.prune, alpha_max=options.alpha_max, most_removed=options.most_removed),
         ensemble=rules.ensemble,
@@ -181,30 +184,64 @@ def _ap(front: Front, table: Table, study: Study, options: Options) -> int | Non
     return points.accuracy_point(front, table, giant=giant, tolerance=options.tolerance, seed=options.seed)
 
 
-def _chosen(front: Front, table: Table, select: Study, options: Options, warned: _Warnings) -> list[tuple[str, int]]:
-    found = []
+class _Alone:
+    """Stages after the first that answer alone, whole texts: they compete with every point of the curve."""
+
+    def __init__(self, select: Study, options: Options) -> None:
+        self._stages = range(1, select.stages) if options.alone else range(0)
+        giant = select.said[-1].answer == select.truth
+        right = [each.answer == select.truth for each in select.said]
+        self.accuracy = [float(each.mean()) for each in right]
+        of = select.ms if options.objective == "p99" else select.cost
+        self.cost = [float(np.quantile(ms, 0.99) if options.objective == "p99" else ms.mean()) for ms in of.T]
+        self.as_last = [paired(each, giant, seed=options.seed).low >= -options.tolerance - 1e-12 for each in right]
+
+    def below(self, cost: float, good: Callable[[int], bool]) -> Rules | None:
+        """Of the good ones the cheapest, where that costs less."""
+        found = [s for s in self._stages if good(s) and self.cost[s] < cost]
+        return single_stage(len(self.cost), min(found, key=self.cost.__getitem__)) if found else None
+
+
+def single_stage(stages: int, stage: int) -> Rules:
+    """Every row begins and ends at one stage."""
+    return Rules(prices=((hard(0.0),) * (stages - 1),), start=stage)
+
+
+def _chosen(
+    of: tuple[Front, Table], select: Study, options: Options, warned: _Warnings, alone: _Alone
+) -> list[tuple[str, int | Rules]]:
+    """Points by their place on the curve, or the rules of a stage alone that costs less."""
+    front, table = of
+    tail = options.objective == "p99"
+    spent = _tails(front, table) if tail else front.cost
+    found = list[tuple[str, int | Rules]]()
     ap = _ap(front, table, select, options)
-    if ap is None:
-        ap = len(front) - 1
+    known = ap is not None
+    ap = len(front) - 1 if ap is None else ap
+    if tail:
+        ap += int(np.argmin(spent[ap:]))
+    single = alone.below(float(spent[ap]) if known else np.inf, lambda s: alone.as_last[s])
+    if not known and single is None:
         warned.add("no point is as accurate as the last stage alone with its whole interval: ap is the most accurate")
-    if options.objective == "p99":
-        ap = _quickest_tail(front, table, ap)
-    found.append(("ap", ap))
+    found.append(("ap", ap if single is None else single))
     eo = points.efficient_point(front, table)
-    found.append(("eo", ap if eo is None else eo))
+    at = ap if eo is None else eo
+    better = alone.below(float(spent[at]), lambda s: alone.accuracy[s] >= front.accuracy[at])
+    found.append(("eo", found[0][1] if eo is None else at if better is None else better))
     if options.accuracy is not None:
-        within = front.cost <= options.slo_ms if options.objective == "mean" else np.ones(len(front), np.bool_)
-        good = np.nonzero((front.accuracy >= options.accuracy) & within)[0]
-        if len(good):
-            found.append(("target", int(good[0])))
+        wanted, most = options.accuracy, options.slo_ms if options.objective in ("mean", "p99") else np.inf
+        good = np.nonzero((front.accuracy >= wanted) & (spent <= most))[0]
+        limit = float(spent[good[0]] if len(good) else np.nextafter(most, np.inf))
+        single = alone.below(limit, lambda s: alone.accuracy[s] >= wanted)
+        if single is not None or len(good):
+            found.append(("target", int(good[0]) if single is None else single))
         else:
-            warned.add(f"no point has an accuracy of {options.accuracy:.2%} within {options.slo_ms:g} ms")
+            warned.add(f"no point has an accuracy of {wanted:.2%} within {options.slo_ms:g} ms")
     return found
 
 
-def _quickest_tail(front: Front, table: Table, ap: int) -> int:
-    tails = [np.quantile(table.at(table.exits(t))[1], 0.99) for t in front.thresholds[ap:]]
-    return ap + int(np.argmin(tails))
+def _tails(front: Front, table: Table) -> Floats:
+    return np.array([np.quantile(table.at(table.exits(t))[1], 0.99) for t in front.thresholds])
 
 
 def _prices(front: Front, table: Table, at: int, select: Study, options: Options) -> tuple[tuple[Rule, ...], ...]:
@@ -279,8 +316,13 @@ def _safe(study: Study, options: Options, alpha: float, warned: _Warnings) -> Po
         risk=options.risk,
     )
     if t >= 1:
-        warned.add(f"no threshold keeps {options.risk} within {options.epsilon:g}: the point safe escalates every row")
-    rules = Rules(prices=((hard(t),) * (study.stages - 1),), prune=Prune(alpha=alpha))
+        warned.add(
+            f"no threshold keeps {options.risk} within {options.epsilon:g}: at the point safe the last stage answers"
+        )
+    if t >= 1:
+        rules = single_stage(study.stages, study.stages - 1)
+    else:
+        rules = Rules(prices=((hard(t),) * (study.stages - 1),), prune=Prune(alpha=alpha))
     promise = Guarantee(risk=options.risk, epsilon=options.epsilon, delta=options.delta, rows=len(select.row))
     return point(study, "safe", options, rules, promise)
 
@@ -302,19 +344,43 @@ def _tabi(study: Study, options: Options) -> Found:
     target = options.accuracy
     if target is None:
         target = float((select.said[-1].answer == select.truth).mean()) - options.tolerance
-    best = tabi.choose(found, accuracy=target, ms=options.slo_ms, objective=options.objective, fit=options.fit)
+    choose = functools.partial(
+        tabi.choose, accuracy=target, ms=options.slo_ms, objective=options.objective, fit=options.fit
+    )
+    best, whole = choose(found), tuple(range(study.stages))
     warned = _Warnings()
-    whole = [each for each in found if len(each.stages) == study.stages]
-    if len(best.stages) < study.stages:
+    if best.c is not None and best.stages != whole:
         names = ", ".join(study.cascade.stages[s].name for s in best.stages)
-        warned.add(f"Tabi's choice is of fewer stages, {names}: `arlo cascade init` with these makes a cascade of it")
-        best = tabi.choose(whole, objective=options.objective, fit=options.fit) if whole else best
+        warned.add(f"Tabi's choice is {names}: `arlo cascade init` with these stages makes a cascade of it")
+        # Of what this cascade can do, the one that meets the same targets.
+        best = choose([each for each in found if each.c is None or each.stages == whole])
     curve = np.array([(each.accuracy, each.mean_ms) for each in found])
     front = pareto(curve[:, 0], curve[:, 1], np.zeros((len(found), 0)))
-    if best.c is None or not whole:
-        return Found((), front, tuple(warned.lines), {}, tuple(found))
-    prices = ((Rule(kind="soft", c=best.c, k=options.k),) * (study.stages - 1),)
-    exits = select.with_pruning(best.alpha).play(Rules(prices=prices), seed=options.seed).ended.stage
-    weights = mixing.printed_weights(select.with_pruning(best.alpha).said, select.truth, exits)
-    rules = Rules(prices=prices, prune=Prune(alpha=best.alpha), ensemble=Ensemble(kind="calibrated", weights=weights))
-    return Found((point(study, "tabi", options, rules),), front, tuple(warned.lines), {}, tuple(found))
+    if best.c is None:
+        rules = single_stage(study.stages, best.stages[0])
+    else:
+        prices = ((Rule(kind="soft", c=best.c, k=options.k),) * (study.stages - 1),)
+        exits = select.with_pruning(best.alpha).play(Rules(prices=prices), seed=options.seed).ended.stage
+        weights = mixing.printed_weights(select.with_pruning(best.alpha).said, select.truth, exits)
+        mix = Ensemble(kind="calibrated", weights=weights)
+        rules = Rules(prices=prices, prune=Prune(alpha=best.alpha), ensemble=mix)
+    made = point(study, "tabi", options, rules)
+    _judge(study, made, options, warned)
+    return Found((made,), front, tuple(warned.lines), {}, tuple(found))
+
+
+def _judge(study: Study, made: Point, options: Options, warned: _Warnings) -> None:
+    """Warn where a point does not pay, or misses the target on the test split."""
+    last = float(study.of(TEST).ms[:, -1].mean())
+    single = made.rules[0][made.start :]
+    if made.start == study.stages - 1 or all(rule == hard(0.0) for rule in single):
+        stage = study.cascade.stages[made.start].name
+        warned.add(f"point {made.name}: a cascade does not pay; stage {stage} answers alone")
+    elif made.mean_ms >= last:
+        warned.add(f"point {made.name} takes {made.mean_ms:.3g} ms, the last stage alone {last:.3g}: it does not pay")
+    accuracy = made.agreement if made.accuracy is None else made.accuracy[0]
+    if made.name in ("target", "hybridserve-target", "tabi") and accuracy < (options.accuracy or 0.0):
+        warned.add(
+            f"point {made.name}: {options.accuracy:.2%} is asked for and met on the select split; on the test split it "
+            f"is {accuracy:.2%}: ask for more, or record more texts"
+        )

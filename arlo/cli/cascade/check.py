@@ -14,6 +14,7 @@ from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
+    from arlo.cascade.guarantee import Risk
     from arlo.cascade.manifest import Point
     from arlo.cascade.study import Played, Study
 
@@ -76,7 +77,14 @@ def _point(test: Study, point: Point, *, tolerance: float, seed: int) -> dict[st
     less = played.against_last(test.truth)
     last_ms, last_p99 = float(test.ms[:, -1].mean()), float(np.quantile(test.ms[:, -1], 0.99))
     failed = []
-    if less.low < -tolerance:
+    if point.guarantee is not None:  # judged by what was promised, whatever the tolerance
+        risk, low = _risk(test, played, point.guarantee.risk)
+        if low > point.guarantee.epsilon:
+            failed.append(
+                f"point {point.name}: its {point.guarantee.risk} is {risk:.2%}, {low:.2%} at the low end of its 95 % "
+                f"interval; {point.guarantee.epsilon:.2%} is promised"
+            )
+    elif less.low < -tolerance:
         failed.append(
             f"point {point.name}: {less.mean:+.2%} against the last stage alone, {less.low:+.2%} at the low end of its "
             f"interval; {-tolerance:+.2%} is allowed"
@@ -96,6 +104,19 @@ def _point(test: Study, point: Point, *, tolerance: float, seed: int) -> dict[st
         "p99_of_last": float(np.quantile(played.ms, 0.99)) / last_p99,
         "failed": failed,
     }
+
+
+def _risk(test: Study, played: Played, risk: Risk) -> tuple[float, float]:
+    """A guarantee's risk on the test split, and the low end of its 95 % interval."""
+    from arlo.cascade.search.points import interval, paired
+
+    answer, giant = played.ended.answer, played.giant
+    if risk == "accuracy loss":
+        found = paired(giant == test.truth, answer == test.truth)
+    else:
+        wrong = answer != giant if risk == "disagreement" else (giant == test.truth) & (answer != test.truth)
+        found = interval(wrong.astype(np.int64))
+    return found.mean, found.low
 
 
 def _ask(args: argparse.Namespace, test: Study, points: tuple[Point, ...], found: list[dict[str, Any]]) -> None:

@@ -69,7 +69,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         type=float,
         default=0.01,
         metavar="F",
-        help="accuracy that --point, or the default one, may lose (default: 0.01)",
+        help="accuracy that --point, or the default one, may lose; a point with a guarantee is held to that instead "
+        "(default: 0.01)",
     )
     check.add_argument(
         "--rows", type=Path, metavar="FILE", help="write stage, reason, answer and confidence of each row"

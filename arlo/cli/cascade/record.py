@@ -1,15 +1,20 @@
-"""`arlo cascade record`: every stage on every text, on a real worker, one text at a time; kept as it comes."""
+"""`arlo cascade record`: every stage on every text, on a real worker, one text at a time; kept as it comes.
+
+Stages take turns of PART texts, so that what else the machine does meanwhile slows all of them alike.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import dataclasses
+import functools
+import os
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,14 +68,13 @@ def run(args: argparse.Namespace) -> int:
     jobs = Jobs(cascade, folder, data, records)
     if args.through is not None:
         return _through(args, jobs, numbers_of)
-    for s in numbers_of:
-        _record(jobs, jobs.whole(s), threads=args.threads or 1)
-    hows = HOW if args.baselines else ("importance",)
-    for s in (s for s in numbers_of if s > 0):
-        for alpha in alphas:
-            for how in hows:
+    _record(jobs, [jobs.whole(s) for s in numbers_of], threads=args.threads or 1)
+    later = [s for s in numbers_of if s > 0]
+    for alpha in alphas:
+        for how in HOW if args.baselines else ("importance",):
+            for s in later:
                 jobs.take_whole(jobs.pruned(s, alpha, how))
-                _record(jobs, jobs.pruned(s, alpha, how), threads=args.threads or 1)
+            _record(jobs, [jobs.pruned(s, alpha, how) for s in later], threads=args.threads or 1)
     return _told(args, jobs, numbers_of)
 
 
@@ -216,58 +220,102 @@ def runtimes_of(manifest: Manifest) -> list[Runtime]:
     return sorted(dynamic if dynamic and (advised or not static) else static, key=lambda r: r.max_length)
 
 
-def _record(jobs: Jobs, job: Job, *, threads: int) -> None:
-    repository = jobs.folder / jobs.cascade.stages[job.stage].repository
-    record_job(job, repository, jobs.data, jobs.records, threads=threads)
+def _record(jobs: Jobs, work: Sequence[Job], *, threads: int) -> None:
+    repositories = [jobs.folder / jobs.cascade.stages[job.stage].repository for job in work]
+    record_jobs(list(zip(work, repositories, strict=True)), jobs.data, jobs.records, threads=threads)
 
 
-def record_job(job: Job, repository: Path, data: Data, records: Records, *, threads: int) -> None:
-    """Run a job on a worker of its own; nothing is started when nothing is missing."""
+def record_jobs(work: Sequence[tuple[Job, Path]], data: Data, records: Records, *, threads: int) -> None:
+    """Run jobs of repositories, each on a worker of its own; nothing is started where nothing is missing."""
     from rich.console import Console
 
+    from arlo.profiler.findings import BUSY
     from arlo.report.progress import LiveBar
 
-    if not job.rows:
+    work = [(job, repository) for job, repository in work if job.rows]
+    if not work:
         return
-    count = len(data.examples)
-    with LiveBar(Console(stderr=True), f"{job.what}: starting a worker") as bar:
-        done = count - len(job.rows)
+    count, loads = len(data.examples), list[float]()
+    done = {job.key: count - len(job.rows) for job, _ in work}
+    with LiveBar(Console(stderr=True), f"{work[0][0].what}: starting a worker") as bar:
 
-        def keep(part: Recorded) -> None:
-            nonlocal done
+        def keep(job: Job, part: Recorded) -> None:
             records.append(job.key, part)
-            done += len(part.row)
-            bar.show(done, count, f"{job.what}: {done} of {count} texts")
+            done[job.key] += len(part.row)
+            bar.show(sum(done.values()), count * len(work), f"{job.what}: {done[job.key]} of {count} texts")
 
-        asyncio.run(_on_worker(job, repository, data, threads=threads, keep=keep))
+        asyncio.run(_on_workers(work, data, threads=threads, keep=keep, loads=loads))
+    busy = [load for load in loads if load > BUSY]
+    if busy:
+        print(
+            f"arlo: warning: the machine was busy: other work took up to {max(busy):.0%} of its CPU time in "
+            f"{len(busy)} of {len(loads)} turns, so times may be too high: record into other --records when it is idle",
+            file=sys.stderr,
+        )
 
 
-async def _on_worker(job: Job, repository: Path, data: Data, *, threads: int, keep: Callable[[Recorded], None]) -> None:
+async def _on_workers(
+    work: Sequence[tuple[Job, Path]],
+    data: Data,
+    *,
+    threads: int,
+    keep: Callable[[Job, Recorded], None],
+    loads: list[float],
+) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    turn = asyncio.Lock()  # first come, first served
+    try:
+        async with asyncio.TaskGroup() as group:
+            for job, repository in work:
+                to = functools.partial(keep, job)
+                group.create_task(_on_worker(job, repository, data, threads=threads, keep=to, turn=turn, loads=loads))
+    except BaseExceptionGroup as problems:
+        raise problems.exceptions[0] from None
+
+
+async def _on_worker(
+    job: Job,
+    repository: Path,
+    data: Data,
+    *,
+    threads: int,
+    keep: Callable[[Recorded], None],
+    turn: asyncio.Lock,
+    loads: list[float],
+) -> None:
+    from arlo.profiler.machine import CpuTimes
     from arlo.profiler.wire import WorkerClient
     from arlo.workers import LocalPool
 
     manifest, tokenize = Manifest.load(repository), Tokenize(repository)
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with tempfile.TemporaryDirectory(prefix="arlo-record-") as run_dir:
         pool = LocalPool(repository, workers=1, run_dir=Path(run_dir), threads=threads, metrics=False, exit_timeout_s=2)
         stop = threading.Event()
         try:
-            await pool.start()
+            async with turn:
+                await pool.start()
             worker = (await pool.workers())[0]
             client = WorkerClient(worker.endpoint, timeout_s=120.0)
             for runtime, rows in _by_runtime(job, manifest, tokenize, data):
-                await pool.load(worker.id, runtime.name)
-                session = _Session(client, manifest, runtime, rows, stop, importance=job.importance)
-                work = asyncio.create_task(asyncio.to_thread(session.run, keep))
-                try:
-                    await asyncio.shield(work)
-                except asyncio.CancelledError:
-                    stop.set()
-                    await asyncio.gather(work, return_exceptions=True)
-                    raise
-                await pool.unload(worker.id, runtime.name)
+                async with turn:
+                    await pool.load(worker.id, runtime.name)
+                session = _Session(client, manifest, runtime, stop, importance=job.importance)
+                for first in range(0, len(rows), PART):
+                    async with turn:
+                        before = CpuTimes.read(os.getpid())
+                        part = asyncio.create_task(asyncio.to_thread(session.run, rows[first : first + PART], keep))
+                        try:
+                            await asyncio.shield(part)
+                        except asyncio.CancelledError:
+                            stop.set()
+                            await asyncio.gather(part, return_exceptions=True)
+                            raise
+                        load = before.other_load(CpuTimes.read(os.getpid()))
+                        loads += [] if load is None else [load]
+                async with turn:
+                    await pool.unload(worker.id, runtime.name)
             client.close()
         finally:
             await pool.stop()
@@ -297,29 +345,27 @@ class _Session:
         client: WorkerClient,
         manifest: Manifest,
         runtime: Runtime,
-        rows: list[tuple[int, Tokens]],
         stop: threading.Event,
         *,
         importance: bool,
     ) -> None:
-        self._client, self._manifest, self._runtime, self._rows, self._stop = client, manifest, runtime, rows, stop
+        self._client, self._manifest, self._runtime, self._stop = client, manifest, runtime, stop
+        self._warm = False
         self._logits = manifest.outputs[0].name
         self._importance = importance and any(output.name == "importance" for output in manifest.outputs)
 
-    def run(self, keep: Callable[[Recorded], None]) -> None:
-        """All rows, kept in parts; when stopped, up to the row under way."""
-        for _, tokens in self._rows[:WARM]:
+    def run(self, rows: list[tuple[int, Tokens]], keep: Callable[[Recorded], None]) -> None:
+        """Rows, kept as one part; when stopped, up to the row under way."""
+        for _, tokens in rows[: 1 if self._warm else WARM]:
             self._ask(tokens)
-        for first in range(0, len(self._rows), PART):
-            part = []
-            for row, tokens in self._rows[first : first + PART]:
-                if self._stop.is_set():
-                    break
-                part.append((row, len(tokens[0]), *self._ask(tokens)))
-            if part:
-                keep(self._joined(part))
+        self._warm = True
+        part = []
+        for row, tokens in rows:
             if self._stop.is_set():
-                return
+                break
+            part.append((row, len(tokens[0]), *self._ask(tokens)))
+        if part:
+            keep(self._joined(part))
 
     def _ask(self, tokens: Tokens) -> tuple[NDArray[np.float32], float, NDArray[np.float32] | None, float]:
         """Logits [labels], ms; importance [tokens], ms with it. Importance takes time, and only rows that may be pruned

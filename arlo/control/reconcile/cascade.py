@@ -109,6 +109,6 @@ def _fill_point(message: Any, point: Point, prices: tuple[tuple[Rule, ...], ...]
     message.alpha, message.to_level, message.min_words = prune.alpha, prune.to_level, prune.min_words
     message.mean_over_all = prune.mean_over == "all"
     message.alpha_max, message.most_removed = prune.alpha_max, prune.most_removed
-    message.ensemble = point.ensemble.kind
+    message.ensemble, message.start = point.ensemble.kind, point.start
     if point.accuracy is not None:
         message.accuracy = point.accuracy[0]

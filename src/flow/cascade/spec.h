@@ -92,6 +92,7 @@ struct Rules {
   std::uint64_t version = 0;
   // [price][stage but the last]: at price 0 as it was searched, at higher ones less is escalated.
   std::vector<std::vector<Rule>> prices;
+  std::int32_t start = 0;  // stage that rows begin at; the last one: it alone answers
   // [stage but the last]: confidences, ascending, that part the rows that go on: below the first they go to the stage
   // furthest ahead, each one above is a stage nearer (HybridServe section IV-C). Empty: always to the next one.
   std::vector<std::vector<double>> skip;

@@ -102,6 +102,7 @@ void validate(const Rules& rules, const CascadeSpec& spec) {
     if (rules.prices[price].size() != edges) bad(name + ": must have a rule for each stage but the last");
     for (std::size_t i = 0; i < edges; ++i) check(rules.prices[price][i], name + "[" + std::to_string(i) + "]");
   }
+  if (rules.start < 0 || rules.start > static_cast<std::int32_t>(edges)) bad("start: there is no such stage");
   if (rules.skip.size() > edges) bad("skip: must not be longer than the stages but the last");
   for (std::size_t i = 0; i < rules.skip.size(); ++i) {
     const auto& cuts = rules.skip[i];

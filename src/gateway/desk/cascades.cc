@@ -10,7 +10,8 @@ void Desk::begin(Row& row) {
   begin_journey(row, ahead ? 0 : journeys_++);
   const auto& cascade = row.cascade();
   const auto stages = static_cast<std::int32_t>(cascade.stages.size());
-  const std::int32_t first = ahead || row.call->request.wishes().point == "last" ? stages - 1 : 0;
+  const std::int32_t start = std::min(row.journey->point->rules.start, row.journey->facts.last);
+  const std::int32_t first = ahead || row.call->request.wishes().point == "last" ? stages - 1 : start;
   std::int32_t stage = flow::entry(present(row), first, stages);
   if (stage < 0) {  // it waits for one that will fit it, as far as is known
     stage = first;

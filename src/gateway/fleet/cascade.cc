@@ -87,6 +87,7 @@ flow::Rules rules_of(const v1::CascadePoint& from, std::uint64_t version) {
     auto& rules = to.prices.emplace_back();
     std::transform(price.rules().begin(), price.rules().end(), std::back_inserter(rules), rule_of);
   }
+  to.start = static_cast<std::int32_t>(std::min<std::uint32_t>(from.start(), flow::kMaxStages));
   for (const auto& skip : from.skip()) to.skip.emplace_back(skip.cuts().begin(), skip.cuts().end());
   to.prune.alpha = from.alpha();
   to.prune.over_all = from.mean_over_all();

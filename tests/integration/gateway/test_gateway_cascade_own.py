@@ -96,6 +96,26 @@ async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: An
         assert raised.value.code() == grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.parametrize("start_at", [1, 2])
+async def test_rows_that_begin_at_a_later_stage(workers: Workers, start: Any, start_at: int) -> None:
+    """Unless the client wants none so late."""
+    everywhere = {"small": (0, 1), "middle": (2,), "large": (3,)}
+    deployment = cascade_deployment(workers, everywhere, {"usual": Plan(((0.0, 0.0),))}, speculate=True)
+    deployment.cascades[0].points[0].start = start_at
+    async with start(deployment, dispatch=BATCHES) as gateway:
+        for record in range(20):
+            found = arrays_of(await ask(gateway, [record]))
+            np.testing.assert_array_equal(found["logits"][0], recorded(STAGES[start_at])[0][record])
+            early = arrays_of(await ask(gateway, [record], cascade_max_stage=0))
+            np.testing.assert_array_equal(early["logits"][0], recorded("small")[0][record])
+        stats = await gateway.stats("kinds")
+        assert sum(stats.stages[start_at].exits) == 20
+        deployment.cascades[0].points[0].start = 3
+        deployment.version += 1
+        with pytest.raises(grpc.aio.AioRpcError, match="start: there is no such stage"):
+            await gateway.apply(deployment)
+
+
 def speculating(workers: Workers, version: int = 1, t: float = 0.9, large: tuple[int, ...] = (2, 3)) -> Any:
     return cascade_deployment(
         workers, {"small": (0, 1), "large": large}, {"usual": Plan(((t,),))}, version=version, speculate=True
