@@ -338,6 +338,7 @@ def _timing(parameters: Mapping[str, Any], elapsed_us: int) -> Timing:
     return Timing(
         elapsed_us=elapsed_us,
         level=number("level"),
+        max_length=number("max_length"),
         demoted=number("demoted"),
         queue_us=number("queue_us"),
         execute_us=number("execute_us"),

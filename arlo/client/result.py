@@ -16,14 +16,16 @@ from arlo.client.errors import NotFoundError
 class Timing:
     """Where the time went. The server's fields are None when it does not send them (a Triton without Arlo).
 
-    `level` is where the request ran (0 = shortest; of a batch the longest), `demoted` how many of its rows ran on a
-    longer level than their ideal one, `computed_tokens` the tokens computed for it, padding included, and `batch_rows`
-    how many rows went to the worker together, those of other clients included (the most that any of its rows went
-    with). `elapsed_us` is measured by the client over all attempts, back-off included.
+    `level` is where the request ran (0 = shortest; of a batch the longest), `max_length` the tokens that level takes,
+    `demoted` how many of its rows ran on a longer level than their ideal one, `computed_tokens` the tokens computed for
+    it, padding included, and `batch_rows` how many rows went to the worker together, those of other clients included
+    (the most that any of its rows went with). `elapsed_us` is measured by the client over all attempts, back-off
+    included.
     """
 
     elapsed_us: int
     level: int | None = None
+    max_length: int | None = None
     demoted: int | None = None
     queue_us: int | None = None
     execute_us: int | None = None

@@ -30,6 +30,7 @@ SENT = np.dtype(
         ("execute_us", "<i8"),
         ("total_us", "<i8"),
         ("computed_tokens", "<i8"),
+        ("max_length", "<i4"),  # of the level
     ]
 )
 

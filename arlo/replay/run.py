@@ -7,7 +7,6 @@ import datetime
 import shlex
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -42,7 +41,7 @@ class ReplayOptions:
     and at least a second, as the gateway assumes of a client that does not say. speed: 2.0 is twice as fast.
     late_ms: a send later than this is counted. drain_s: how long to wait for answers after the last send.
     warmup: requests before the start, unrecorded. channels: connections of the native sender (the SDK has one).
-    keep_responses: 0 none, n: the outputs of every n-th request. level_lengths: max_length of each level, where known.
+    keep_responses: 0 none, n: the outputs of every n-th request.
     """
 
     endpoint: str
@@ -59,7 +58,6 @@ class ReplayOptions:
     warmup: int = 8
     channels: int = 4
     keep_responses: int = 0
-    level_lengths: Sequence[int] | None = None
     tls: TLS | None = None
     token: str | None = dataclasses.field(default=None, repr=False)
 
@@ -144,7 +142,6 @@ def run_replay(
         cpu_s=sent.cpu_s,
         interrupted=sent.interrupted,
         undrained=sent.undrained,
-        level_lengths=options.level_lengths,
     )
     header: dict[str, Any] = {
         "target": options.endpoint,

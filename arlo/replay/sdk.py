@@ -7,6 +7,7 @@ counted.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from typing import Any
@@ -22,7 +23,8 @@ from arlo.replay.progress import ProgressHook, from_counts
 from arlo.replay.records import SENT
 from arlo.replay.sender import CONNECT_S, GRACE_S, PROGRESS_EVERY_S, Job, SendResult
 
-_TOO_MANY = 255  # error key when there are more distinct messages than fit
+_TOLD = ("level", "max_length", "demoted", "queue_us", "execute_us", "total_us", "computed_tokens")
+_MOST_KINDS = 200
 _STOP_CHECK_S = 0.25
 _UNSENT: tuple[tuple[type[ClientError], str], ...] = (
     (InvalidRequestError, "INVALID_ARGUMENT"),
@@ -47,9 +49,10 @@ class _Run:
         self._on_progress = on_progress
         self._stop = stop
         self._records = np.zeros(len(job.send_at_us), SENT)
-        for column in ("demoted", "level", "queue_us", "execute_us", "total_us", "computed_tokens"):
+        for column in _TOLD:
             self._records[column] = -1
-        self._messages: dict[str, int] = {}
+        self._messages: dict[int, str] = {}
+        self._kinds: dict[tuple[int, str], int] = {}  # code, message without its numbers -> key of the first such one
         self._responses: dict[int, dict[str, NDArray[Any]]] = {}
         self._sent = 0
         self._codes: dict[int, int] = {}
@@ -84,7 +87,7 @@ class _Run:
             cpu_s = time.process_time() - cpu_s
         return SendResult(
             records=self._records[: self._sent],
-            messages={key: text for text, key in self._messages.items()},
+            messages=self._messages,
             responses=self._responses,
             interrupted=interrupted,
             undrained=undrained,
@@ -137,8 +140,9 @@ class _Run:
             self._finish(index, at_us, CODE_OF["CANCELLED"])
             raise
         except ClientError as error:
-            self._records["error"][index] = self._key(str(error))
-            self._finish(index, at_us, CODE_OF[error.code or _unsent(error)])
+            code = CODE_OF[error.code or _unsent(error)]
+            self._records["error"][index] = self._key(code, str(error))
+            self._finish(index, at_us, code)
         else:
             self._finish(index, at_us, 0)
             self._keep(index, result)
@@ -154,7 +158,7 @@ class _Run:
 
     def _keep(self, index: int, result: Result) -> None:
         record, timing = self._records[index], result.timing
-        for column in ("level", "queue_us", "execute_us", "total_us", "computed_tokens", "demoted"):
+        for column in _TOLD:
             value = getattr(timing, column)
             if value is not None:
                 record[column] = int(value)
@@ -162,10 +166,14 @@ class _Run:
         if every and index % every == 0:
             self._responses[index] = dict(result.outputs)
 
-    def _key(self, message: str) -> int:
-        if message not in self._messages and len(self._messages) == _TOO_MANY - 1:
-            return _TOO_MANY
-        return self._messages.setdefault(message, len(self._messages) + 1)
+    def _key(self, code: int, message: str) -> int:
+        """As Report::Error of src/loadgen: messages that differ in their numbers alone are one."""
+        kind = (code, re.sub(r"[0-9]+", "#", message))
+        if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
+            kind = next((each for each in self._kinds if each[0] == code), kind)
+        key = self._kinds.setdefault(kind, len(self._kinds) + 1)
+        self._messages.setdefault(key, message)
+        return key
 
     async def _drain(self, wait_s: float) -> bool:
         """Wait for what is in flight; what is left then is cancelled, and True returned."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,10 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One level as the answers name it. `max_length` is the most tokens seen computed there, None if never told.
+    """One level, told apart by its maximum length: a new plan numbers levels anew. Where answers do not tell it, by the
+    number, and `max_length` is the most tokens seen computed there, None if never told.
 
-    `demoted` of the `requests` came from a shorter level.
+    `level`: the number that the last of them named. `demoted` of the `requests` came from a shorter level.
     """
 
     level: int
@@ -131,9 +131,8 @@ def summarize(
     cpu_s: float = 0.0,
     interrupted: bool = False,
     undrained: bool = False,
-    level_lengths: Sequence[int] | None = None,
 ) -> Summary:
-    """The summary of RECORD[n]. `longest`: max_length of the longest runtime. `level_lengths`: of all, where known."""
+    """The summary of RECORD[n]. `longest`: max_length of the longest runtime."""
     n = len(records)
     counts = np.bincount(records["outcome"], minlength=len(OUTCOMES))
     outcomes: dict[Outcome, int] = {name: int(counts[i]) for i, name in enumerate(OUTCOMES)}
@@ -151,7 +150,7 @@ def summarize(
         slo_ms=slo_ms,
         slo_attainment=outcomes["on_time"] / n if n else 0.0,
         latency=_latency(latency_us(answered)),
-        levels=_levels(answered, level_lengths),
+        levels=_levels(answered),
         padding=_padding(answered, longest),
         server=ServerTime(
             queue_ms=_mean_ms(answered["queue_us"]),
@@ -179,17 +178,18 @@ def _latency(us: NDArray[np.int64]) -> Latency | None:
     )
 
 
-def _levels(answered: Records, lengths: Sequence[int] | None) -> tuple[Level, ...]:
+def _levels(answered: Records) -> tuple[Level, ...]:
     found = []
     told = answered[answered["level"] >= 0]
-    for level in np.unique(told["level"]).tolist():
-        here = told[told["level"] == level]
-        most = int(here["computed_tokens"].max())
-        known: Mapping[int, int] = dict(enumerate(lengths or ()))
+    known = told["max_length"] > 0
+    keys = np.stack([np.where(known, told["max_length"], 0), np.where(known, -1, told["level"])], axis=1)
+    for key in np.unique(keys, axis=0):
+        here = told[(keys == key).all(axis=1)]
+        most = int(key[0]) or int(here["computed_tokens"].max())
         found.append(
             Level(
-                level=level,
-                max_length=known.get(level, most if most >= 0 else None),
+                level=int(here["level"][-1]),
+                max_length=most if most >= 0 else None,
                 requests=len(here),
                 demoted=int((here["demoted"] > 0).sum()),
             )

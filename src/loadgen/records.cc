@@ -13,7 +13,7 @@ namespace {
 constexpr char kDescr[] =
     "[('index', '<u4'), ('payload', '<u4'), ('scheduled_us', '<i8'), ('sent_us', '<i8'), ('done_us', '<i8'), "
     "('code', 'u1'), ('error', 'u1'), ('demoted', 'i1'), ('reserved', 'i1'), ('level', '<i4'), ('queue_us', '<i8'), "
-    "('execute_us', '<i8'), ('total_us', '<i8'), ('computed_tokens', '<i8')]";
+    "('execute_us', '<i8'), ('total_us', '<i8'), ('computed_tokens', '<i8'), ('max_length', '<i4')]";
 
 }  // namespace
 

@@ -18,7 +18,7 @@ struct Record {
   int64_t sent_us = 0;
   int64_t done_us = 0;
   uint8_t code = kNotSent;  // gRPC status code
-  uint8_t error = 0;        // 0: none; else place (from 1) in the final report's `errors`; 255: more than fit there
+  uint8_t error = 0;        // 0: none; else place (from 1) in the final report's `errors`
   int8_t demoted = -1;      // what the response's parameters say; -1: nothing
   int8_t reserved = 0;
   int32_t level = -1;
@@ -26,9 +26,10 @@ struct Record {
   int64_t execute_us = -1;
   int64_t total_us = -1;
   int64_t computed_tokens = -1;
+  int32_t max_length = -1;  // of the level
 };
 #pragma pack(pop)
-static_assert(sizeof(Record) == 72);
+static_assert(sizeof(Record) == 76);
 
 // Writes those that were sent, ordered by index. Throws std::runtime_error.
 void WriteRecords(const std::string& path, std::vector<Record> records);

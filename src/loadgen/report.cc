@@ -31,6 +31,19 @@ std::string Seconds(double s) {
   return text;
 }
 
+// Messages that differ in their numbers alone, such as predicted times, are of one kind.
+std::string WithoutNumbers(const std::string& message) {
+  std::string kind;
+  for (const char c : message) {
+    if (c < '0' || c > '9') {
+      kind += c;
+    } else if (kind.empty() || kind.back() != '#') {
+      kind += '#';
+    }
+  }
+  return kind;
+}
+
 }  // namespace
 
 size_t Histogram::Bucket(int64_t us) {
@@ -87,16 +100,18 @@ void Report::Done(uint8_t code, int64_t latency_us) {
 }
 
 uint8_t Report::Error(uint8_t code, const std::string& message) {
+  const std::string kind = WithoutNumbers(message);
   const std::lock_guard lock(mutex_);
+  size_t at = errors_.size(), of_code = errors_.size();
   for (size_t i = 0; i < errors_.size(); ++i) {
-    if (errors_[i].code == code && errors_[i].message == message) {
-      ++errors_[i].count;
-      return static_cast<uint8_t>(i + 1);
-    }
+    if (errors_[i].code != code) continue;
+    of_code = std::min(of_code, i);
+    if (errors_[i].kind == kind) at = std::min(at, i);
   }
-  if (errors_.size() == kMaxErrors) return 255;
-  errors_.push_back({code, message, 1});
-  return static_cast<uint8_t>(errors_.size());
+  if (at == errors_.size() && errors_.size() >= kMaxErrors) at = of_code;
+  if (at == errors_.size()) errors_.push_back({code, message, kind, 0});
+  ++errors_[at].count;
+  return static_cast<uint8_t>(at + 1);
 }
 
 std::string Report::Counters() const {

@@ -41,7 +41,8 @@ class Report {
   // `delay_us`: sent after it was scheduled.
   void Sent(int64_t delay_us);
   void Done(uint8_t code, int64_t latency_us);
-  // The place of this error among the distinct ones, from 1; 255 when there are too many.
+  // The place of this error among the distinct ones, from 1: the first message of its kind. Beyond kMaxErrors kinds it
+  // counts as the first one with its code.
   uint8_t Error(uint8_t code, const std::string& message);
 
   uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
@@ -54,6 +55,7 @@ class Report {
   struct DistinctError {
     uint8_t code;
     std::string message;
+    std::string kind;  // the message without its numbers
     uint64_t count;
   };
   static constexpr size_t kMaxErrors = 64;

@@ -100,6 +100,8 @@ bool ScanParameter(std::string_view bytes, Record* record) {
   if (!value) return true;
   if (key == "level") {
     record->level = static_cast<int32_t>(*value);
+  } else if (key == "max_length") {
+    record->max_length = static_cast<int32_t>(*value);
   } else if (key == "demoted") {
     record->demoted = *value != 0;
   } else if (key == "queue_us") {

@@ -8,8 +8,8 @@
 
 namespace arlo::loadgen {
 
-// Fills level, demoted, queue_us, execute_us, total_us and computed_tokens where the response has them. False when the
-// bytes are not a protobuf message.
+// Fills level, max_length, demoted, queue_us, execute_us, total_us and computed_tokens where the response has them.
+// False when the bytes are not a protobuf message.
 bool ScanResponse(std::string_view bytes, Record* record);
 
 }  // namespace arlo::loadgen

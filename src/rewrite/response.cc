@@ -375,6 +375,7 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
   writer.bytes(kVersion, kModelVersion);
   if (!request.id().empty()) writer.bytes(kId, request.id());
   writer.parameter("level", kInt64, static_cast<std::uint64_t>(timing.level));
+  writer.parameter("max_length", kInt64, static_cast<std::uint64_t>(timing.max_length));
   writer.parameter("queue_us", kInt64, static_cast<std::uint64_t>(timing.queue_us));
   writer.parameter("execute_us", kInt64, static_cast<std::uint64_t>(timing.execute_us));
   writer.parameter("total_us", kInt64, static_cast<std::uint64_t>(timing.total_us));

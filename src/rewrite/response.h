@@ -76,7 +76,8 @@ class WorkerResponse {
 
 // What a response says about how it came to be.
 struct Timing {
-  std::int64_t level = 0;  // the highest of the rows
+  std::int64_t level = 0;       // the highest of the rows
+  std::int64_t max_length = 0;  // of that level, tokens
   std::int64_t queue_us = 0;
   std::int64_t execute_us = 0;
   std::int64_t total_us = 0;

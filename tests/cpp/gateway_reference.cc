@@ -343,6 +343,7 @@ std::optional<Response> merge(const std::vector<Response>& workers, const Reques
   out.set_model_version("1");
   out.set_id(request.id());
   set_parameter(&out, "level", timing.level);
+  set_parameter(&out, "max_length", timing.max_length);
   set_parameter(&out, "queue_us", timing.queue_us);
   set_parameter(&out, "execute_us", timing.execute_us);
   set_parameter(&out, "total_us", timing.total_us);

@@ -18,6 +18,7 @@ using inference::ModelInferRequest;
 using inference::ModelInferResponse;
 
 constexpr Timing kTiming{.level = 64,
+                         .max_length = 512,
                          .queue_us = 0,
                          .execute_us = 127,
                          .total_us = std::int64_t{1} << 40,
@@ -185,6 +186,7 @@ TEST(ResponsePlan, SaysHowTheAnswerCameToBe) {
       ASSERT_FALSE(merged.fault.has_value());
       const auto& parameters = merged.answer.parameters();
       EXPECT_EQ(parameters.at("level").int64_param(), 64);
+      EXPECT_EQ(parameters.at("max_length").int64_param(), 512);
       EXPECT_EQ(parameters.at("queue_us").int64_param(), 0);
       EXPECT_TRUE(parameters.at("queue_us").has_int64_param());
       EXPECT_EQ(parameters.at("execute_us").int64_param(), 127);

@@ -325,7 +325,6 @@ def replay(demo: Demo, rate: float, endpoint: str, stop: threading.Event) -> Rep
         slo_ms=config.model.slo_ms,
         timeout_ms=max(10_000.0, 4.0 * config.model.slo_ms),
         keep_responses=max(1, math.ceil(len(trace) / MAX_COMPARED)),
-        level_lengths=sorted(length for length, count in config.deployment.allocation.items() if count) or None,
     )
     with LiveProgress(demo.console) as live:
         return run_replay(trace, options, on_progress=live, stop=stop)
@@ -371,9 +370,7 @@ def second_part(demo: Demo) -> tuple[list[str], Any] | None:
     lines, results = [label], {}
     for name, allocation in emulated.WAYS.items():
         config = emulated.configured(demo.config, folder / "repository", allocation, folder / "run")
-        work = functools.partial(
-            emulated.replayed, allocation, rate=times.rate, duration_s=demo.args.emulated, seed=demo.args.seed
-        )
+        work = functools.partial(emulated.replayed, rate=times.rate, duration_s=demo.args.emulated, seed=demo.args.seed)
         result = asyncio.run(served(demo, work, config=config, manifest=manifest))
         if result is None or result.exit_code == 130:
             return None

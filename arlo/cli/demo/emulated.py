@@ -88,15 +88,7 @@ def configured(demo: Config, folder: Path, allocation: dict[int, int], run_dir: 
     )
 
 
-def replayed(
-    allocation: dict[int, int],
-    endpoint: str,
-    stop: threading.Event,
-    *,
-    rate: float,
-    duration_s: float,
-    seed: int,
-) -> ReplayResult:
+def replayed(endpoint: str, stop: threading.Event, *, rate: float, duration_s: float, seed: int) -> ReplayResult:
     """The same arrivals and lengths whatever the allocation; random ids, as the engines read no text. Blocks."""
     from arlo.replay import ReplayOptions, run_replay
     from arlo.traces import parse_lengths, poisson, rescale
@@ -104,9 +96,8 @@ def replayed(
     draw = parse_lengths("tweets")
     trace = poisson(rate, duration_s, lambda n, rng: rescale(draw(n, rng), LENGTHS[-1]), seed)
     options = ReplayOptions(
-        endpoint=endpoint, model="emulated", sender="native", seed=seed, slo_ms=SLO_MS, drain_s=10.0,
-        level_lengths=sorted(allocation or LENGTHS),
-    )  # fmt: skip
+        endpoint=endpoint, model="emulated", sender="native", seed=seed, slo_ms=SLO_MS, drain_s=10.0
+    )
     return run_replay(trace, options, stop=stop)
 
 

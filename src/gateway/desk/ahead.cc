@@ -111,6 +111,7 @@ void Desk::take_from_ahead(Row& row, TimeNs now, Effects& effects) {
   journey.wording = row.cascade().stages[last].wording;
   row.length = last_length(row);
   row.level = other.level;
+  row.max_length = other.max_length;
   row.demoted = other.demoted;
   row.padded = other.padded;
   row.batch_rows = other.batch_rows;

@@ -72,6 +72,7 @@ struct Row {
   std::uint32_t attempts = 0;
   bool demoted = false;
   std::int32_t level = 0;
+  std::int32_t max_length = 0;  // of that level
   std::int32_t padded = 0;      // tokens it was sent with
   std::int32_t batch_rows = 0;  // of the batch it was sent in, itself included
   TimeNs started_ns = 0;        // last attempt

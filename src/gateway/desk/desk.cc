@@ -219,6 +219,7 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
     }
     row.handle = action.handle;
     row.level = action.level;
+    row.max_length = scheduler_.level_max_length(action.level);
     row.demoted = action.demoted;
     batch_.push_back(&row);
     if (!row.call->visit) continue;

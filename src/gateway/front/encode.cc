@@ -37,6 +37,7 @@ Timing timing_of(const Call& call) {
   TimeNs last = call.received_ns;
   for (const auto& row : call.rows) {
     timing.level = std::max<std::int64_t>(timing.level, row.level);
+    timing.max_length = std::max<std::int64_t>(timing.max_length, row.max_length);
     timing.queue_us = std::max(timing.queue_us, to_us(row.queued_ns()));
     timing.execute_us = std::max(timing.execute_us, to_us(row.executed_ns()));
     if (row.journey != nullptr) add_stages(*row.journey, timing);

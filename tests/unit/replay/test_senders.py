@@ -113,6 +113,28 @@ def test_outcomes(server: KServeServer, sender: str) -> None:
 
 
 @pytest.mark.parametrize("sender", SENDERS)
+def test_messages_that_differ_in_numbers_are_one(server: KServeServer, sender: str) -> None:
+    """A gateway that refuses for lack of time says how much it would take: another number each time."""
+    told = [(grpc.StatusCode.RESOURCE_EXHAUSTED, f"it would take {i} ms, {3 * i} are left") for i in range(300)]
+    server.failures.extend([*told, (grpc.StatusCode.INTERNAL, "odd")])
+    result = replay(server, even(302, 1000), sender, warmup=0)
+    assert counts(result) == {"on_time": 1, "rejected": 300, "failed": 1}
+    few, odd = result.errors()
+    assert (few["code"], few["count"]) == ("RESOURCE_EXHAUSTED", 300)
+    assert "it would take" in few["message"]
+    assert "odd" in odd["message"]
+
+
+@pytest.mark.parametrize("sender", SENDERS)
+def test_kinds_of_messages_beyond_the_most_count_as_their_codes_first(server: KServeServer, sender: str) -> None:
+    names = [f"full: {chr(97 + i // 20)}{chr(97 + i % 20)}" for i in range(300)]
+    server.failures.extend((grpc.StatusCode.RESOURCE_EXHAUSTED, name) for name in names)
+    result = replay(server, even(300, 1000), sender, warmup=0)
+    assert sum(e["count"] for e in result.errors()) == 300
+    assert all("full: " in e["message"] for e in result.errors())
+
+
+@pytest.mark.parametrize("sender", SENDERS)
 def test_deadlines_count_from_the_scheduled_instant(sender: str) -> None:
     release = threading.Event()
     warm = threading.Event()

@@ -139,10 +139,16 @@ def test_levels_and_padding_as_the_target_tells_them() -> None:
     assert p.computed_saved == pytest.approx(1 - 1152 / 2048)
 
 
-def test_level_lengths_may_be_known_beforehand() -> None:
-    records = build({"level": 1, "computed_tokens": 30}, {"level": 7})
-    levels = total(records, level_lengths=[64, 128]).levels
-    assert [(v.level, v.max_length) for v in levels] == [(1, 128), (7, None)]
+def test_levels_of_two_plans_are_told_apart_by_their_lengths() -> None:
+    records = build(
+        {"length": 60, "level": 1, "max_length": 64, "computed_tokens": 64},
+        {"length": 500, "level": 1, "max_length": 512, "computed_tokens": 500, "demoted": 1},
+        {"length": 50, "level": 0, "max_length": 64, "computed_tokens": 64},
+        {"level": 1, "computed_tokens": 30},
+        {"level": 7},
+    )
+    levels = [(v.level, v.max_length, v.requests, v.demoted) for v in total(records).levels]
+    assert levels == [(1, 30, 1, 0), (7, None, 1, 0), (0, 64, 2, 0), (1, 512, 1, 1)]
 
 
 def test_a_target_that_tells_nothing() -> None:
