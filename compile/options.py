@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from arlo.catalog.manifest import Adaptation
 from arlo.compile.engines.interface import (
     DEFAULT_COMPUTE_CAPABILITIES,
     Backend,
@@ -141,6 +142,9 @@ class CompileOptions:
 
     use_cache: bool = True
     """False: build everything anew and keep nothing in the cache."""
+
+    adaptation: Adaptation | None = None
+    """What `arlo adapt` did to the model, where the source is a variant that it exported."""
 
     remeasure: bool = False
     """True: measure the latencies anew, as after a measurement on a busy machine."""

@@ -106,7 +106,7 @@ def compile_model(
         with report.timed("repository", str(options.out)):
             manifest = write_repository(job, runtimes, RepositoryWriter(folder, hasher), batches)
             advice = advise(manifest, requests.by_length, lengths=requests.text)
-            manifest = dataclasses.replace(manifest, recommendation=advice)
+            manifest = dataclasses.replace(manifest, recommendation=advice, adaptation=options.adaptation)
             manifest.save(folder)
             publish(folder, options.out)
     return manifest

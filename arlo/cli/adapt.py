@@ -384,13 +384,12 @@ def build(report: Reporter, plan: Plan, out: Path, name: str, kind: Repository, 
         name=f"{name}-{plan.count_name if several else plan.name}",
         lengths=(plan.length,),
         dynamic=False,
+        adaptation=Adaptation(kind=plan.adaptation, per_layer=plan.schedule),
         **dataclasses.asdict(kind),
     )
     made: list[Progress] = []
     with report.timed("compile", plan.name) as ended:
-        manifest = compile_model(options, lambda progress: made.append(progress) if progress.done else None)
-        adaptation = Adaptation(kind=plan.adaptation, per_layer=plan.schedule)
-        dataclasses.replace(manifest, adaptation=adaptation).save(to)
+        compile_model(options, lambda progress: made.append(progress) if progress.done else None)
         ended(all(step.cached for step in made if step.step not in ("resolve", "repository")), "", "")
 
 

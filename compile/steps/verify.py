@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.catalog.manifest import Importance, InputTensor, OutputTensor, Verification
+from arlo.catalog.manifest import Adaptation, Importance, InputTensor, OutputTensor, Verification
 from arlo.compile.cache import Entry, code_version
 from arlo.compile.engines.interface import Runner
 from arlo.compile.engines.torch import TorchEngine
@@ -48,7 +48,12 @@ class Subject:
     outputs: Sequence[OutputTensor]
     tolerance: float | None = None
     importance: Importance | None = None
-    flips: bool = False  # it merges or drops tokens (compare.MOST_FLIPPED)
+    adaptation: Adaptation | None = None
+
+    @property
+    def flips(self) -> bool:
+        """Whether rows may be answered by another merge (compare.MOST_FLIPPED)."""
+        return self.adaptation is not None and self.adaptation.flips
 
 
 def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -> Entry:
@@ -72,6 +77,7 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
         "device": "" if cannot else engine.device(),
         "tools": engine.versions(),
         "importance": job.importance and dataclasses.asdict(job.importance),
+        "flips": job.options.adaptation is not None and job.options.adaptation.flips,
         "code": code_version("steps/verify", "verify/compare", "verify/answers", "verify/stand_in", "signals/laws"),
     }
 
@@ -91,6 +97,7 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
             outputs=job.outputs,
             tolerance=job.options.tolerance,
             importance=job.importance,
+            adaptation=job.options.adaptation,
         )
         rows = rows_for(load(reference.folder / FILE_NAME, job.outputs), spec)
         return dataclasses.asdict(verify(subject, rows, ran_on=ran_on, engine_ran=not cannot))
@@ -241,6 +248,8 @@ def _message(subject: Subject, missed: Sequence[str], *, engine_ran: bool) -> st
             f"{what}. The model does not mask its padding, or the engine drops the mask: texts must not be padded; "
             "serve it with --dynamic and --max-batch 1 only if the difference is accepted with --tolerance"
         )
+    if subject.adaptation is not None:
+        return f"{what}. Leave this count out, or merge fewer tokens a layer"
     advice = {
         "fp16": "numbers above 65504 overflow in FP16: use --precision bf16 or fp32",
         "bf16": "use --precision fp16 or fp32",

@@ -194,7 +194,7 @@ def _verify(  # noqa: PLR0917
             outputs=manifest.outputs,
             tolerance=tolerance if tolerance is not None else manifest.options.get("tolerance"),
             importance=manifest.importance,
-            flips=manifest.adaptation is not None and manifest.adaptation.kind in ("merge", "prune"),
+            adaptation=manifest.adaptation,
         )
         verification = verify(subject, rows_for(rows, spec), ran_on=engine.device(), engine_ran=True)
     except CompileError as error:

@@ -16,7 +16,7 @@ from arlo.compile.engines.interface import EngineSettings, Runner, get_engine
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.verify import Subject, rows_for, verify
 from arlo.compile.verify.answers import FILE_NAME, Answered, Row, load
-from arlo.compile.verify.compare import IDS_UNDER_MASK, Comparison, refusals
+from arlo.compile.verify.compare import AMONG_OTHERS, IDS_UNDER_MASK, Comparison, refusals
 from arlo.errors import CompileError
 from tests.unit.compile.conftest import FirstBuild
 
@@ -218,3 +218,30 @@ def test_rows_by_another_merge_are_counted_apart() -> None:
         assert (refusals(found, comparison.bounds) == []) is exact
         assert refusals(strict.finish(), strict.bounds) != []
     assert "7.5% of the rows are answered by another merge, more than 5%" in refusals(found, comparison.bounds)[0]
+
+
+def test_a_near_tie_of_a_merging_model_is_another_merge() -> None:
+    """Its label may be another one where no number differs by more than the bound."""
+    expected = [[1.0, 0.0, 0.5 + 1e-5 * i] for i in range(999)] + [[1.0, 1.0 - 5e-5, 0.0]]
+    got = [*expected[:-1], [1.0 - 4e-5, 1.0, 0.0]]
+    for flips in (False, True):
+        rows = answered(expected)
+        comparison = Comparison("classifier", [LOGITS], rows, "fp32", tolerance=None, flips=flips)
+        for index, row in enumerate(answered(got)):
+            comparison.answer(index, row.answers)
+        found = comparison.finish()
+        assert (refusals(found, comparison.bounds) == []) is flips
+        assert found.flipped == int(flips)
+
+
+def test_among_other_rows_a_merging_model_may_merge_otherwise() -> None:
+    rows = answered([[1.0, 0.0, 0.5]] * 40)
+    for flips, what, exact in ((False, AMONG_OTHERS, False), (True, AMONG_OTHERS, True), (True, IDS_UNDER_MASK, False)):
+        comparison = Comparison("classifier", [LOGITS], rows, "fp32", tolerance=None, flips=flips)
+        for index, row in enumerate(rows):
+            comparison.answer(index, row.answers)
+        other = {LOGITS.name: rows[3].answers[LOGITS.name] + np.float32(0.2)}
+        comparison.padding(3, what, other, rows[3].answers)
+        found = comparison.finish()
+        assert (refusals(found, comparison.bounds) == []) is exact
+        assert found.flipped == int(flips and exact)
