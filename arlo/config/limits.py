@@ -12,7 +12,9 @@ class LimitsConfig:
 
     connections: int = option(
         default=10_000,
-        doc="Connections. A further one takes the place of one that has no call open; where all have, it is refused.",
+        doc="Connections of each port, and at most an equal part of the limit of open files. A further one takes the "
+        "place of a silent or idle one, or of one whose client keeps a request or an answer waiting; where there is "
+        "none it is refused.",
         minimum=1,
         maximum=1_000_000,
     )
@@ -46,7 +48,9 @@ class LimitsConfig:
     )
     resets: int = option(
         default=1000,
-        doc="Calls that one connection may open and reset within 10 s, where they are more than half of its calls.",
+        doc="Calls that one connection may open and reset at once within 10 s, where most of its calls are reset; ten "
+        "that are reset within 10 ms count as one. Above it the client is told to take another connection, and open "
+        "calls end as they would. Above twice as many the connection is closed.",
         minimum=1,
         maximum=2**31 - 1,
     )
@@ -62,7 +66,7 @@ class LimitsConfig:
     )
     preface_timeout_ms: int = option(
         default=10_000,
-        doc="For TLS and the first words of a connection.",
+        doc="For TLS and the first words of a connection, over HTTP for its first request.",
         unit="ms",
         minimum=10,
         maximum=3_600_000,

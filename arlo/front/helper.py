@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 _SIZES = struct.Struct("<II")
+LONGEST_TEXT = 4_000_000  # characters; a package takes seconds for more
+LONGEST_WORD = 200_000  # the time for a word grows faster than its length
 MOST_CHARACTERS = 250  # a token of a text that is cut; TEI's bound, so that a long text takes no seconds
 
 
@@ -50,6 +52,22 @@ def load(file: bytes) -> Loaded:
     return Loaded(tokenizer, [], [])
 
 
+def row_of(number: int, asked: dict[str, Any]) -> int:
+    """The client's row that a text belongs to: `number` counts the first texts of pairs, then the second ones."""
+    rows: int = len(asked["sizes"]) // (1 + asked["pairs"])
+    return int(asked.get("first", 0)) + number % rows
+
+
+def check_size(text: str, row: int) -> None:
+    """Refuse a text that would take too long."""
+    if len(text) > LONGEST_TEXT:
+        raise RefusalError(f"row {row}: the text has {len(text)} characters, above {LONGEST_TEXT}: send it in parts")
+    if len(text) > LONGEST_WORD and (longest := max(map(len, text.split()), default=0)) > LONGEST_WORD:
+        raise RefusalError(
+            f"row {row}: the text has a word of {longest} characters, above {LONGEST_WORD}: put spaces between words"
+        )
+
+
 def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
     """Token ids of texts or pairs, cut to `most` tokens as `tokenizers` cuts: of a pair the longer text first."""
     texts, at = [], 0
@@ -57,14 +75,14 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
         try:
             texts.append(blob[at : at + size].decode())
         except UnicodeDecodeError:
-            raise RefusalError(
-                f"row {len(texts) % (len(asked['sizes']) // (1 + asked['pairs']))}: it is not UTF-8"
-            ) from None
+            raise RefusalError(f"row {row_of(len(texts), asked)}: the text is not UTF-8") from None
         at += size
     most_characters = MOST_CHARACTERS * asked["most"] if not asked["written"] else 0
     longer = [0 < most_characters < len(text) for text in texts]
     if most_characters:
         texts = [text[-most_characters:] if asked["keep_end"] else text[:most_characters] for text in texts]
+    for number, text in enumerate(texts):
+        check_size(text, row_of(number, asked))
     half = len(texts) // 2
     rows = list(zip(texts[:half], texts[half:], strict=True)) if asked["pairs"] else texts
     tokenizer, most = loaded.tokenizer, asked["most"]
@@ -77,6 +95,8 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
         made = tokenizer.encode_batch(rows, add_special_tokens=asked["special"])
     finally:
         tokenizer.no_truncation()
+    if asked["written"] and any(each.overflowing for each in made):
+        raise RefusalError(f"inputs: they have more than {most} tokens: send fewer at a time")
     answer: dict[str, Any] = {
         "counts": [len(each.ids) for each in made],
         "cut": [

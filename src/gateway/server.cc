@@ -27,6 +27,7 @@
 #include "gateway/text/helpers.h"
 #include "rewrite/model.h"
 #include "transport/address.h"
+#include "transport/listener.h"
 
 namespace arlo::gateway {
 namespace {
@@ -40,7 +41,7 @@ std::size_t thread_count(std::uint32_t configured) {
 
 // Each connection takes a descriptor, and the admin port's gRPC 1.51 accepts none ever again once they have run out
 // (CVE-2023-4785). The soft limit of 1,024 is there for programs that use select(), which nothing here does.
-void raise_descriptor_limit() {
+void raise_descriptor_limit(const v1::GatewayConfig& config) {
   constexpr rlim_t kFew = 8192;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -48,9 +49,11 @@ void raise_descriptor_limit() {
     limit.rlim_cur = limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0 && getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   }
-  if (limit.rlim_cur < kFew) {
+  const std::size_t share = transport::descriptors_for_connections() / (config.api_address().empty() ? 1 : 2);
+  if (limit.rlim_cur < kFew && share < config.limits().connections()) {
     log(LogLevel::kWarning, "few_descriptors",
         {{"limit", static_cast<std::int64_t>(limit.rlim_cur)},
+         {"connections", static_cast<std::int64_t>(share)},
          {"advice",
           "raise the hard limit of open files (LimitNOFILE of a systemd unit) above the connections expected"}});
   }
@@ -85,7 +88,7 @@ int serve(const v1::GatewayConfig& config) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   set_log_level(parse_log_level(config.log_level()));
   capture_library_logs();
-  raise_descriptor_limit();
+  raise_descriptor_limit(config);
   const auto secret = [](const std::string& file) { return file.empty() ? "" : read_secret(file); };
   const DataService::Tokens tokens{.any = secret(config.bearer_token_file()), .bulk = secret(config.bulk_token_file())};
   if (!tokens.bulk.empty() && tokens.bulk == tokens.any)

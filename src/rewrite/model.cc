@@ -16,6 +16,8 @@ namespace {
 
 std::atomic<bool> has_helpers{false};
 
+// Of each token that a text is cut to, the most bytes that a helper looks at (MOST_CHARACTERS of arlo/front/helper.py).
+constexpr std::size_t kMostBytes = std::size_t{4} * 250;
 constexpr std::uint32_t kLongestLength = 1U << 20;  // tokens; above it is surely a mistake
 
 MaybeFault check_model(const v1::Model& model) {
@@ -226,6 +228,20 @@ MaybeFault wait_for(text::Job* job, const TextSpec& spec) {
   return Fault{Code::kUnavailable, "the text is not token ids yet"};
 }
 
+namespace {
+
+// What a helper may look at of a text, and at least one character more: it says then that there was more.
+std::string looked_at(std::string_view text, const text::Limits& limits, bool written) {
+  const std::size_t most = kMostBytes * limits.most_tokens + 4;
+  if (written || limits.most_tokens == 0 || text.size() <= most) return std::string(text);
+  const auto within = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
+  std::size_t at = limits.keep_end ? text.size() - most : most;
+  while (at > 0 && at < text.size() && within(text[at])) at += limits.keep_end ? 1 : -1;
+  return std::string(limits.keep_end ? text.substr(at) : text.substr(0, at));
+}
+
+}  // namespace
+
 MaybeFault encode_texts(const TextSpec& spec, const std::vector<std::string_view>& texts,
                         const std::vector<std::string_view>& seconds, const text::Limits& limits, text::Job* job,
                         std::vector<text::Encoding>* out) {
@@ -243,8 +259,8 @@ MaybeFault encode_texts(const TextSpec& spec, const std::vector<std::string_view
   }
   if (auto fault = wait_for(job, spec)) {
     if (job != nullptr && job->wanted() && job->texts.empty()) {
-      job->texts.assign(texts.begin(), texts.end());
-      job->seconds.assign(seconds.begin(), seconds.end());
+      for (const auto text : texts) job->texts.push_back(looked_at(text, limits, job->written));
+      for (const auto text : seconds) job->seconds.push_back(looked_at(text, limits, job->written));
       job->limits = limits;
     }
     return fault;

@@ -148,6 +148,9 @@ MaybeFault InferRequest::parse(std::string_view body) {
   if (id_.size() > kMaxIdBytes)
     return invalid("id has " + std::to_string(id_.size()) + " bytes; at most 4096 are taken");
   if (!valid_utf8(id_)) return invalid("id is not UTF-8");
+  if (std::max(model_name_.size(), model_version_.size()) > kMaxIdBytes) {
+    return invalid("model_name and model_version have at most 4096 bytes");
+  }
   return {};
 }
 

@@ -6,9 +6,6 @@
 #include <utility>
 
 namespace arlo::transport {
-namespace {
-constexpr int kNicer = 5;
-}
 
 Aside::~Aside() {
   {
@@ -31,7 +28,7 @@ void Aside::run(const void* client, std::function<void()> work, std::function<vo
 }
 
 void Aside::loop() {
-  static_cast<void>(nice(kNicer));  // of this thread, on Linux
+  static_cast<void>(nice(nicer_));  // of this thread, on Linux
   for (;;) {
     Job job;
     {

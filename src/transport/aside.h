@@ -1,5 +1,4 @@
-// A thread for work that would keep a loop's thread from its connections for too long. It starts with the first work,
-// and is nicer than that thread: where they share a core, connections come first.
+// A thread for work that would keep a loop's thread from its connections for too long. It starts with the first work.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +14,8 @@ namespace arlo::transport {
 
 class Aside {
  public:
-  explicit Aside(Loop& loop) : loop_(loop) {}
+  // `nicer`: than the loop's thread, so that connections come first where they share a core.
+  Aside(Loop& loop, int nicer) : loop_(loop), nicer_(nicer) {}
   ~Aside();  // what has not begun is not done
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
@@ -31,6 +31,7 @@ class Aside {
   void loop();
 
   Loop& loop_;
+  const int nicer_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::pair<const void*, std::deque<Job>>>

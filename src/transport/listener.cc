@@ -2,9 +2,11 @@
 
 #include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <stdexcept>
 #include <system_error>
@@ -67,7 +69,15 @@ Listening listen_on(const std::string& address) {
   throw std::runtime_error(why);
 }
 
-Listener::Listener(Loop& loop, int fd, std::function<void(int)> take) : loop_(loop), fd_(fd), take_(std::move(take)) {
+std::size_t descriptors_for_connections() {
+  constexpr rlim_t kOthers = 1024;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  return limit.rlim_cur - std::min(limit.rlim_cur / 4, kOthers);
+}
+
+Listener::Listener(Loop& loop, int fd, std::function<void(int)> take, std::function<void()> run_out)
+    : loop_(loop), fd_(fd), take_(std::move(take)), run_out_(std::move(run_out)) {
   yields = true;
   loop_.watch(fd_, EPOLLIN, *this);
 }
@@ -86,8 +96,9 @@ void Listener::ready(std::uint32_t) {
       continue;
     }
     // Without descriptors the connection goes on waiting, and would wake the loop again and again.
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) pause(kPause);
-    return;
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+    pause(kPause);
+    return run_out_();
   }
   pause(kBreath);
 }

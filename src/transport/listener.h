@@ -1,6 +1,7 @@
 // Listening sockets, and the taking of connections from them.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 
@@ -17,11 +18,16 @@ struct Listening {
 // serves any more. Throws std::runtime_error that says why not.
 Listening listen_on(const std::string& address);
 
-// Takes connections on the thread of a loop, so many at a time. When descriptors run out it tries again a little later.
+// Descriptors that connections of all ports together may have now: the limit of open files but for a quarter, at most
+// 1,024, which is for workers, files and ports of other kinds.
+std::size_t descriptors_for_connections();
+
+// Takes connections on the thread of a loop, so many at a time. When descriptors run out it says so, and tries again a
+// little later.
 class Listener final : public Loop::Watch, public Loop::Timer {
  public:
   // `take`: gets the descriptor of each connection, which does not block, and is its owner.
-  Listener(Loop& loop, int fd, std::function<void(int fd)> take);
+  Listener(Loop& loop, int fd, std::function<void(int fd)> take, std::function<void()> run_out = [] {});
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -35,6 +41,7 @@ class Listener final : public Loop::Watch, public Loop::Timer {
   Loop& loop_;
   const int fd_;
   const std::function<void(int)> take_;
+  const std::function<void()> run_out_;
 };
 
 }  // namespace arlo::transport

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "transport/address.h"
+#include "transport/listener.h"
 #include "transport/stream.h"
 
 namespace arlo::transport {
@@ -62,6 +63,8 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
   std::list<std::unique_ptr<Connection>>::iterator place;  // in connections_
 
   [[nodiscard]] bool idle() const { return session_.calls() == 0; }
+  [[nodiscard]] bool called() const { return session_.called(); }
+  [[nodiscard]] bool slow(TimeNs now) const { return now - heard_ > kTick && session_.waits_for_client(); }
   [[nodiscard]] std::size_t held() const { return session_.held(); }
   bool shed() { return session_.shed(); }
 
@@ -236,7 +239,7 @@ Server::~Server() { close_all(); }
 void Server::adopt(int fd) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // fails for a Unix socket, which needs none
-  if (connections_.size() >= options_.connections && !make_room()) {
+  if (connections_.size() >= most() && !make_room()) {
     ::close(fd);
     return;
   }
@@ -247,17 +250,36 @@ void Server::adopt(int fd) {
   added.place = std::prev(connections_.end());
 }
 
-// In place of the one that has no calls and has been silent the longest.
+std::size_t Server::most() const {
+  return std::max<std::size_t>(1, std::min(options_.connections, descriptors_for_connections() / options_.sharers));
+}
+
+// In place of the one that has been silent the longest, of those that have had no call; else that have none now; else
+// that keep us waiting: their requests are not whole, or they take nothing of their answers.
 bool Server::make_room() {
-  constexpr int kLooked = 64;
+  constexpr int kLooked = 1024;
+  const TimeNs now = now_ns();
+  Connection* idle = nullptr;
+  Connection* slow = nullptr;
   int looked = 0;
   for (const auto& connection : connections_) {
     if (++looked > kLooked) break;
-    if (!connection->idle()) continue;
-    close(*connection);
-    return true;
+    if (!connection->called()) {
+      close(*connection);
+      return true;
+    }
+    if (idle == nullptr && connection->idle()) idle = connection.get();
+    if (slow == nullptr && connection->slow(now)) slow = connection.get();
   }
-  return false;
+  if (idle == nullptr) idle = slow;
+  if (idle == nullptr) return false;
+  close(*idle);
+  return true;
+}
+
+void Server::run_out() {
+  while (make_room() && connections_.size() > most()) {
+  }
 }
 
 void Server::keep_within_memory() {

@@ -17,6 +17,7 @@ struct ServerOptions {
   Limits limits;
   TlsContext tls;                        // null: in the clear
   std::size_t connections = 10'000;      // further ones take the place of idle ones, or are refused
+  std::size_t sharers = 1;               // servers that share the limit of open files
   std::size_t memory = 1U << 30;         // that calls of all connections may hold
   TimeNs preface_time = 10'000'000'000;  // for TLS, and a connection's first words
   TimeNs ping_after = 120'000'000'000;   // of silence; twice without an answer ends a connection
@@ -36,12 +37,15 @@ class Server final {
   void adopt(int fd);
   [[nodiscard]] std::size_t connections() const { return connections_.size(); }
   [[nodiscard]] Memory& memory() { return memory_; }
+  // Descriptors have run out: some of its connections go.
+  void run_out();
   // No new calls on the connections that there are.
   void drain();
   void close_all();
 
  private:
   class Connection;
+  [[nodiscard]] std::size_t most() const;
   bool make_room();
   void close(Connection& connection);
   void keep_within_memory();

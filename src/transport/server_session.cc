@@ -11,7 +11,8 @@
 namespace arlo::transport {
 namespace {
 constexpr std::array<std::uint8_t, 8> kDrainPing = {'d', 'r', 'a', 'i', 'n'};
-constexpr TimeNs kAtOnce = 10'000'000;  // a reset comes so soon after its stream was opened
+constexpr TimeNs kSoon = 10'000'000;   // a reset comes so soon after its stream was opened
+constexpr std::uint64_t kAtOnce = 10;  // what one costs in the same breath with its stream, times one that comes later
 }  // namespace
 
 ServerSession::Impl::Impl(Service& service, const Limits& limits, Memory& memory, std::string peer,
@@ -133,6 +134,10 @@ bool ServerSession::Impl::tick(TimeNs now) {
   return !thrown_out_;
 }
 
+bool ServerSession::Impl::waits_for_client() const {
+  return std::ranges::all_of(calls_, [](const Call& call) { return call.waits_for_client(); });
+}
+
 bool ServerSession::Impl::shed() {
   Call* most = nullptr;
   for (Call& call : calls_) {
@@ -145,7 +150,7 @@ bool ServerSession::Impl::shed() {
 
 void ServerSession::Impl::throw_out(std::string_view limit) {
   if (std::exchange(thrown_out_, true)) return;
-  service_.offended(peer_, limit);
+  if (!std::exchange(calm_, true)) service_.offended(peer_, limit);
   nghttp2_session_terminate_session(session_, NGHTTP2_ENHANCE_YOUR_CALM);
   changed();
 }
@@ -156,14 +161,23 @@ void ServerSession::Impl::changed() {
   wants_to_send_();
 }
 
-// Streams that are opened only to be reset cost work and bring none. Clients that give up now and then are no such.
-void ServerSession::Impl::count_reset() {
+// Streams that are opened only to be reset cost work and bring none. A client that cancels calls which it has waited
+// for is asked to go on with another connection: its open calls end as they would, and calls of others behind the same
+// proxy with them. One that has not gone by twice the limit does not listen, and is thrown out.
+void ServerSession::Impl::count_reset(bool at_once) {
   if (now_ - counted_since_ > limits_.frames.span) {
     counted_since_ = now_;
     resets_ = opened_ = 0;
+    cost_ = 0;
   }
   ++resets_;
-  if (resets_ > limits_.resets && resets_ > opened_ / 2) throw_out("resets");
+  cost_ += at_once ? kAtOnce : 1;
+  if (cost_ <= kAtOnce * limits_.resets || resets_ <= opened_ / 2) return;
+  const bool none_open = at_once && calls_.size() <= 1;  // but the one that is reset
+  if (none_open || cost_ > 2 * kAtOnce * limits_.resets) return throw_out("resets");
+  if (std::exchange(calm_, true)) return;
+  service_.offended(peer_, "resets");
+  go_away();
 }
 
 int ServerSession::Impl::on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
@@ -192,11 +206,12 @@ int ServerSession::Impl::on_frame(nghttp2_session*, const nghttp2_frame* frame, 
   const bool answered = frame->hd.type == NGHTTP2_PING && (frame->hd.flags & NGHTTP2_FLAG_ACK) != 0;
   if (answered && session.draining_ && std::ranges::equal(frame->ping.opaque_data, kDrainPing)) {
     nghttp2_submit_goaway(session.session_, NGHTTP2_FLAG_NONE,
-                          nghttp2_session_get_last_proc_stream_id(session.session_), NGHTTP2_NO_ERROR, nullptr, 0);
+                          nghttp2_session_get_last_proc_stream_id(session.session_),
+                          session.calm_ ? NGHTTP2_ENHANCE_YOUR_CALM : NGHTTP2_NO_ERROR, nullptr, 0);
   }
   Call* call = session.find(frame->hd.stream_id);
-  if (frame->hd.type == NGHTTP2_RST_STREAM && (call == nullptr || session.now_ - call->begun_at() < kAtOnce)) {
-    session.count_reset();
+  if (frame->hd.type == NGHTTP2_RST_STREAM && (call == nullptr || session.now_ - call->begun_at() < kSoon)) {
+    session.count_reset(call != nullptr && call->begun_at() == session.now_);
   }
   if (call == nullptr) return 0;
   if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST) call->headers_done();
@@ -230,14 +245,14 @@ int ServerSession::Impl::on_close(nghttp2_session* session, std::int32_t stream,
 
 // An answer before the client has said all: it need not go on.
 int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
-  if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR && !self(user).thrown_out_) {
+  if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR && !self(user).calm_) {
     self(user).service_.offended(self(user).peer_,
                                  "HTTP/2: " + std::string(nghttp2_http2_strerror(frame->goaway.error_code)));
   }
   if (frame->hd.type == NGHTTP2_DATA) self(user).meter_.sent_data();
   // Faults of the client's making, which it can provoke as often as it can reset.
   if (frame->hd.type == NGHTTP2_RST_STREAM && frame->rst_stream.error_code != NGHTTP2_NO_ERROR) {
-    self(user).count_reset();
+    self(user).count_reset(true);
   }
   const bool last = frame->hd.type == NGHTTP2_HEADERS && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
   if (last && nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0) {
@@ -263,5 +278,6 @@ std::size_t ServerSession::held() const { return impl_->held(); }
 bool ServerSession::owes() const { return impl_->owes(); }
 bool ServerSession::over() const { return impl_->over(); }
 std::size_t ServerSession::calls() const { return impl_->calls(); }
+bool ServerSession::waits_for_client() const { return impl_->waits_for_client(); }
 
 }  // namespace arlo::transport

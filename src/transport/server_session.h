@@ -84,6 +84,7 @@ class CallHandler {
   virtual void half_closed() = 0;                            // no further message comes
   virtual void sent() {}                                     // some of what waited for the client has been taken
   [[nodiscard]] virtual bool unary() const { return true; }  // it waits for one message, and for nothing after it
+  [[nodiscard]] virtual bool idle() const { return false; }  // nothing is under way for the client
   // The call is over: `finished`, and what was sent is on its way. Otherwise the client, or the connection, has gone.
   virtual void closed(bool finished) = 0;
 };
@@ -139,6 +140,8 @@ class ServerSession {
   // Nothing is to be read or written any more.
   [[nodiscard]] bool over() const;
   [[nodiscard]] std::size_t calls() const;
+  // All its calls go on only when the client does.
+  [[nodiscard]] bool waits_for_client() const;
 
  private:
   class Impl;

@@ -44,6 +44,7 @@ class ServerSession::Impl {
   [[nodiscard]] bool owes() const { return owing_ != 0; }
   [[nodiscard]] bool over() const { return is_over(session_); }
   [[nodiscard]] std::size_t calls() const { return calls_.size(); }
+  [[nodiscard]] bool waits_for_client() const;
 
  private:
   class Call;
@@ -62,7 +63,7 @@ class ServerSession::Impl {
 
   Call* find(std::int32_t stream);
   void changed();
-  void count_reset();
+  void count_reset(bool at_once);
   void throw_out(std::string_view limit);
   void end(Call& call, bool finished);
   void let_on();
@@ -87,7 +88,9 @@ class ServerSession::Impl {
   bool gone_ = false;  // the session is being deleted
   bool draining_ = false;
   bool thrown_out_ = false;
+  bool calm_ = false;         // it has been reported for what it did
   std::uint32_t resets_ = 0;  // since counted_since_
+  std::uint64_t cost_ = 0;    // of these, in tenths of one that came at once
   std::uint32_t opened_ = 0;
   TimeNs counted_since_ = 0;
 };
@@ -133,6 +136,10 @@ class ServerSession::Impl::Call final : public ServerCall {
   [[nodiscard]] TimeNs awaited_since() const { return awaited_since_; }
   [[nodiscard]] TimeNs begun_at() const { return begun_at_; }
   [[nodiscard]] std::int32_t stream() const { return stream_; }
+
+  [[nodiscard]] bool waits_for_client() const {
+    return awaited_since_ != 0 || unsent_ != 0 || finished_ || (handler_ != nullptr && handler_->idle());
+  }
 
   void freed(std::size_t bytes) override {
     taken_ -= std::min(taken_, bytes);
@@ -235,7 +242,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     const auto result = reader_.feed(bytes, [this, &whole](std::string message, bool compressed) {
       ++whole;
       if (finished_ || refused_) return;
-      if (opening_) {
+      if (opening_ != nullptr) {
         aside_bytes_ += message.size();
         later_.emplace_back(std::move(message), compressed);
       } else {
@@ -259,7 +266,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   }
 
   void half_closed() {
-    if (!kept_.empty() || opening_) {
+    if (!kept_.empty() || opening_ != nullptr) {
       ended_ = true;
       return;
     }
@@ -361,7 +368,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   }
 
   // Whether what comes is kept for later.
-  [[nodiscard]] bool waits() const { return (paused_ || opening_ || behind_) && !refused_; }
+  [[nodiscard]] bool waits() const { return (paused_ || opening_ != nullptr || behind_) && !refused_; }
 
   void go_on() {
     while (!later_.empty() && !waits()) {
@@ -395,17 +402,20 @@ class ServerSession::Impl::Call final : public ServerCall {
       return;
     }
     // One that swells a lot takes a while, in which other connections are served.
-    opening_ = true;
     const std::size_t bytes = job.message.size();
     aside_bytes_ += bytes;
-    const auto kept = std::make_shared<Opening>(std::move(job));
+    opening_ = std::make_shared<Opening>(std::move(job));
     if (self_ == nullptr) self_ = std::make_shared<Call*>(this);
     session_.service_.aside(
-        &session_, [kept] { kept->result = open(kept->encoding, kept->message, kept->most, &kept->bytes); },
-        [kept, bytes, self = self_] {
+        &session_,
+        [awaited = std::weak_ptr(opening_)] {
+          const auto kept = awaited.lock();
+          if (kept != nullptr) kept->result = open(kept->encoding, kept->message, kept->most, &kept->bytes);
+        },
+        [bytes, self = self_] {
           if (*self == nullptr) return;
           Call& call = **self;
-          call.opening_ = false;
+          const auto kept = std::exchange(call.opening_, nullptr);
           call.aside_bytes_ -= bytes;
           if (!call.refused_ && !call.finished_) call.opened(std::move(*kept));
           call.go_on();
@@ -503,7 +513,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   MessageReader reader_;
   const TimeNs begun_at_ = session_.now_;
   std::shared_ptr<Call*> self_;                      // for what is done aside; null in it once the call is gone
-  bool opening_ = false;                             // a message, aside
+  std::shared_ptr<Opening> opening_;                 // a message, aside; nobody else keeps it
   std::vector<std::pair<std::string, bool>> later_;  // messages that came behind it, and whether compressed
   std::size_t aside_bytes_ = 0;                      // of all these
   bool paused_ = false;

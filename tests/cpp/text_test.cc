@@ -2,7 +2,11 @@
 // tokens are those of the `tokenizers` package is shown by tests/property/test_text_*.py.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +60,40 @@ TEST(Text, LongTextsAreCut) {
   Encoding out;
   EXPECT_EQ(made().encode("a", {}, {.most_tokens = 2}, out)->code, Code::kInvalidArgument);
   EXPECT_EQ(made().encode("a", "a", {.most_tokens = 4}, out)->code, Code::kInvalidArgument);
+}
+
+// What is sixteen times as long takes about as many times as long, whatever is in it.
+TEST(Text, TimeIsLinearInTheText) {
+  const auto tokenizer = made();
+  const auto cpu_ns = [&](const std::string& text, const Limits& limits) {
+    std::int64_t best = std::numeric_limits<std::int64_t>::max();
+    for (int i = 0; i < 5; ++i) {
+      Encoding out;
+      timespec before{};
+      timespec after{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+      EXPECT_FALSE(tokenizer.encode(text, {}, limits, out));
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+      best =
+          std::min<std::int64_t>(best, (after.tv_sec - before.tv_sec) * 1'000'000'000 + after.tv_nsec - before.tv_nsec);
+    }
+    return best;
+  };
+  const auto repeated = [](std::string_view piece, std::size_t bytes) {
+    std::string out;
+    while (out.size() < bytes) out += piece;
+    return out;
+  };
+  constexpr std::size_t kBytes = 16 << 10;
+  for (const std::string_view piece : {"a", "x", " ", "\x01", "a ", "un ", "\u0301", "a\u0301\u0327\u0323", "\u4e00",
+                                       "!", "[", "[SEP]", "[SEP]  ", "[SEP", "\u1e69", "\uac00"}) {
+    for (const Limits& limits : {Limits{}, Limits{.most_tokens = 8, .keep_end = true}, Limits{.with_places = true}}) {
+      const auto few = cpu_ns(repeated(piece, kBytes), limits);
+      const auto many = cpu_ns(repeated(piece, 16 * kBytes), limits);
+      EXPECT_LT(many, 64 * std::max<std::int64_t>(few, 50'000))
+          << piece << " " << limits.keep_end << limits.with_places;
+    }
+  }
 }
 
 TEST(Text, NotUtf8) {

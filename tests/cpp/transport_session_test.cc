@@ -163,6 +163,14 @@ class Client {
 
   void reset(std::int32_t stream) { nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL); }
 
+  // Hands over what this one has to say.
+  void say() {
+    const std::uint8_t* data = nullptr;
+    for (ssize_t size = 0; (size = nghttp2_session_mem_send(session_, &data)) > 0;) {
+      good_ = server_.feed({reinterpret_cast<const char*>(data), static_cast<std::size_t>(size)}, now) && good_;
+    }
+  }
+
   // Hands over what both have to say, until neither has anything. False: the server wants no more.
   bool talk() {
     for (bool more = true; more;) {
@@ -354,6 +362,45 @@ TEST_F(TransportSession, AFloodOfResetsEndsTheConnection) {
   EXPECT_EQ(client_.went_away, static_cast<std::uint32_t>(NGHTTP2_ENHANCE_YOUR_CALM));
   EXPECT_LE(echo_.begun, 21);
   EXPECT_TRUE(echo_.open.empty());
+}
+
+// Calls that are cancelled a little later than they came: the connection goes, and loses none of its open calls.
+TEST_F(TransportSession, ManyCancelsLetOpenCallsEnd) {
+  const auto held = client_.call("/hold", framed("x"));
+  ASSERT_TRUE(client_.talk());
+  int cancelled = 0;
+  for (; cancelled < 1000 && client_.went_away == 0xffffffff; ++cancelled) {
+    const auto stream = client_.call("/hold", framed("y"));
+    ASSERT_TRUE(client_.talk());
+    client_.now += 1'000'000;
+    client_.reset(stream);
+    ASSERT_TRUE(client_.talk());
+  }
+  EXPECT_GT(cancelled, 10 * 20);  // ten times as many as at once
+  EXPECT_EQ(client_.went_away, static_cast<std::uint32_t>(NGHTTP2_ENHANCE_YOUR_CALM));
+  EXPECT_FALSE(server_.over());
+  ASSERT_EQ(echo_.open.size(), 1U);
+  echo_.open.front()->send("last");
+  echo_.open.front()->finish(0, "", {});
+  client_.talk();
+  EXPECT_EQ(client_.replies[held].data, framed("last"));
+  EXPECT_EQ(client_.replies[held].headers.at("grpc-status"), "0");
+  EXPECT_TRUE(server_.over());
+}
+
+// One that was told and goes on is thrown out, with all that it has open.
+TEST_F(TransportSession, ResetsOfAClientThatDoesNotListen) {
+  client_.call("/hold", framed("x"));
+  client_.talk();
+  for (int i = 0; i < 60; ++i) {
+    const auto stream = client_.call("/hold", "", false);
+    client_.say();  // and what the server says is for later
+    client_.reset(stream);
+    client_.say();
+  }
+  client_.talk();
+  EXPECT_TRUE(server_.over());
+  EXPECT_LE(echo_.begun, 1 + 41);
 }
 
 TEST_F(TransportSession, ResetsOverALongTimeAreNoFlood) {

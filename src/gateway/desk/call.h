@@ -134,6 +134,8 @@ class Call {
   std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows
   std::uint32_t open_rows = 0;       // that have not ended; under the router's lock
   std::atomic<std::uint32_t> holds{0};
+  enum class Reader : std::uint8_t { kNone, kAwaited, kBusy };
+  std::atomic<Reader> reader{Reader::kNone};  // another thread that reads a large request
 };
 
 }  // namespace arlo::gateway

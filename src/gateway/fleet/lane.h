@@ -4,6 +4,7 @@
 // elsewhere, as when a row is retried or a drain ends, is handed to the lane of the request.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,8 +26,10 @@ class Lane final : private transport::Loop::Timer {
   void start();  // its thread
   void stop();   // and its end; connections to workers are closed
   [[nodiscard]] transport::Loop& loop() { return loop_; }
-  // For what would keep its thread too long.
-  [[nodiscard]] transport::Aside& aside() { return aside_; }
+  // For work that would keep its thread too long. What takes as long as a tokenizer does for `bytes` above kHuge runs
+  // on a second thread: work of ordinary size never waits for it.
+  static constexpr std::size_t kHuge = 1 << 20;
+  [[nodiscard]] transport::Aside& aside(std::size_t bytes = 0) { return bytes > kHuge ? long_ : short_; }
 
   // To a worker: made when it is first asked for. On the lane's thread; good until the next event.
   [[nodiscard]] transport::Channel& to(const std::string& endpoint);
@@ -39,7 +42,8 @@ class Lane final : private transport::Loop::Timer {
   transport::Loop loop_;
   std::unordered_map<std::string, std::unique_ptr<transport::Channel>> channels_;
   std::thread thread_;
-  transport::Aside aside_{loop_};
+  transport::Aside short_{loop_, 0};
+  transport::Aside long_{loop_, 5};
 };
 
 }  // namespace arlo::gateway

@@ -28,6 +28,8 @@ constexpr std::size_t kAhead = 16 << 10;      // bytes that are read of requests
 constexpr TimeNs kStall = 1'000'000'000;      // without progress, of whoever holds memory that others need
 constexpr std::size_t kWindow = 64 << 10;     // bytes of an answer that a client takes in the time of a body
 constexpr TimeNs kLastWords = 1'000'000'000;  // for a client to close
+constexpr std::size_t kLargeBody = 1 << 20;   // bytes
+constexpr std::size_t kSwells = 16;  // what a packed body may grow to, times its size, and is likely not to exceed
 constexpr std::size_t kLongestId = 128;
 constexpr std::string_view kJson = "application/json";
 constexpr const char* kTooLarge = "the body is larger than the gateway takes: send fewer texts at a time";
@@ -59,7 +61,7 @@ ApiConnection::ApiConnection(ApiConnections& all, DataService& service, Lane& la
   yields = true;
   watched_ = EPOLLIN;
   lane_.loop().watch(fd, EPOLLIN, *this);
-  wait(State::kHead, all_.limits().tls == nullptr ? all_.limits().idle_time : all_.limits().first_time);
+  wait(State::kHead, all_.limits().first_time);
 }
 
 ApiConnection::~ApiConnection() {
@@ -91,7 +93,7 @@ void ApiConnection::wait(State state, TimeNs time) {
 }
 
 void ApiConnection::account() {
-  const std::size_t now = in_.capacity() + chunks_.held() + out_.capacity() + called_;
+  const std::size_t now = in_.capacity() + chunks_.held() + out_.capacity() + rest_.capacity() + called_;
   all_.held += now - held_;
   held_ = now;
 }
@@ -153,6 +155,9 @@ void ApiConnection::read() {
     return;
   }
   if (state_ == State::kClosing) return;
+  moved_ = now_ns();
+  // Of a large body most is there before its memory is taken, which then need not be copied again and again.
+  if (state_ == State::kBody && body_ > kLargeBody && in_.size() >= body_ / 4) in_.reserve(body_);
   in_.append(bytes.data(), static_cast<std::size_t>(count));
   account();
   // A head alone may go on: it may ask whether the gateway lives. What else it asks for, serve() refuses.
@@ -177,7 +182,15 @@ void ApiConnection::half_closed() {
   if (done || (state_ == State::kBusy && modern_ && gone())) broken_ = true;
 }
 
-bool ApiConnection::stalled(TimeNs now) const { return state_ == State::kSending && now - moved_ > kStall; }
+bool ApiConnection::stalled(TimeNs now) const {
+  return (state_ == State::kSending || state_ == State::kBody) && now - moved_ > kStall;
+}
+
+ApiConnection::Wanted ApiConnection::wanted(TimeNs now) const {
+  if (state_ == State::kClosing || (state_ == State::kHead && !asked_)) return Wanted::kSilent;
+  if (state_ == State::kHead) return Wanted::kIdle;
+  return stalled(now) ? Wanted::kSlow : Wanted::kBusy;
+}
 
 void ApiConnection::go_on() {
   if (broken_) return;
@@ -199,6 +212,7 @@ void ApiConnection::go_on() {
     return;
   }
   timed_ = false;
+  asked_ = true;
   yields = false;
   wait(State::kBusy, kNever);
   account();
@@ -208,13 +222,14 @@ void ApiConnection::go_on() {
 // False: it is not there yet, or is none. Otherwise it is taken out of what has come.
 bool ApiConnection::take_body(std::string* body) {
   if (!chunked_) {
-    if (in_.size() - head_ < body_) return false;
-    *body = in_.substr(head_, body_);
-    in_.erase(0, head_ + body_);
+    if (in_.size() < body_) return false;
+    *body = std::exchange(in_, {});
+    in_ = body->substr(body_);
+    body->resize(body_);
   } else {
     std::size_t taken = 0;
-    const auto state = chunks_.feed(std::string_view(in_).substr(head_), &taken);
-    in_.erase(head_, taken);
+    const auto state = chunks_.feed(in_, &taken);
+    in_.erase(0, taken);
     account();
     if (state == ChunkedBody::State::kMore) return false;
     if (state == ChunkedBody::State::kTooLarge) {
@@ -227,7 +242,6 @@ bool ApiConnection::take_body(std::string* body) {
     }
     *body = std::move(chunks_.body());
     chunks_ = ChunkedBody();
-    in_.erase(0, head_);
   }
   if (in_.empty()) in_.shrink_to_fit();
   return true;
@@ -266,10 +280,10 @@ bool ApiConnection::take_head() {
   }
   chunks_ = ChunkedBody(chunked_ ? all_.limits().body_bytes : 0);
   last_ = last_ || head->closes;
-  head_ = head->size;
   body_ = head->body;
-  if (modern_ && equal_ignoring_case(head->header("expect"), "100-continue") && in_.size() == head_ &&
-      (chunked_ || body_ != 0)) {
+  const bool waits = modern_ && equal_ignoring_case(head->header("expect"), "100-continue") && in_.size() == head->size;
+  in_.erase(0, head->size);
+  if (waits && (chunked_ || body_ != 0)) {
     if (stream_.write(kContinue.data(), kContinue.size()) != static_cast<long>(kContinue.size())) broken_ = true;
   }
   wait(State::kBody, all_.limits().body_time);
@@ -315,24 +329,31 @@ void ApiConnection::serve(std::string body) {
   request_->infinity = path_.starts_with(kInfinity) || header("authorization") == "Bearer None";
   called_ = request_->body.size();
   account();
-  const auto read_it = [request = request_, &service = service_, most = all_.limits().body_bytes] {
-    request->read(service, most);
-  };
-  if (request_->body.size() > ApiRequest::kLong || !request_->encoding.empty()) {
-    return beside(read_it, &ApiConnection::begin_call);
-  }
-  read_it();
-  begin_call();
+  const std::size_t bytes = request_->encoding.empty() ? request_->body.size() : kSwells * request_->body.size();
+  work(
+      bytes > ApiRequest::kLongBody, bytes,
+      [&service = service_, most = all_.limits().body_bytes](ApiRequest& it) { it.read(service, most); },
+      &ApiConnection::begin_call);
 }
 
-void ApiConnection::beside(std::function<void()> work, void (ApiConnection::*then)()) {
+void ApiConnection::work(bool aside, std::size_t bytes, std::function<void(ApiRequest&)> what,
+                         void (ApiConnection::*then)()) {
+  if (!aside) {
+    what(*request_);
+    return (this->*then)();
+  }
   service_.call_received();
-  lane_.aside().run(this, std::move(work), [this, then, alive = alive_, &service = service_] {
-    service.call_over();
-    if (!*alive) return;
-    (this->*then)();
-    gone_on();
-  });
+  lane_.aside(bytes).run(
+      this,
+      [what = std::move(what), awaited = std::weak_ptr(request_)] {
+        if (const auto request = awaited.lock()) what(*request);
+      },
+      [this, then, alive = alive_, &service = service_] {
+        service.call_over();
+        if (!*alive) return;
+        (this->*then)();
+        gone_on();
+      });
 }
 
 void ApiConnection::gone_on() {
@@ -344,10 +365,10 @@ void ApiConnection::gone_on() {
 }
 
 void ApiConnection::read_again() {
-  const auto work = [request = request_, &service = service_] { request->read_again(service); };
-  if (request_->body.size() > ApiRequest::kLong) return beside(work, &ApiConnection::begin_call);
-  work();
-  begin_call();
+  const std::size_t bytes = request_->body.size();
+  work(
+      bytes > ApiRequest::kLongBody, bytes, [&service = service_](ApiRequest& it) { it.read_again(service); },
+      &ApiConnection::begin_call);
 }
 
 // How long the client waits, in ms.
@@ -369,7 +390,7 @@ void ApiConnection::begin_call() {
   if (const auto job = request_->wanted()) {
     account();
     const TimeNs deadline = deadline_ == kNever ? now_ns() + request_->patience() : deadline_;
-    return service_.let_help(job, deadline, lane_, [this, alive = alive_] {
+    return service_.let_help(job, service_.client_of(*this), deadline, lane_, [this, alive = alive_] {
       if (!*alive) return;
       read_again();
       gone_on();
@@ -398,15 +419,9 @@ void ApiConnection::answer_call() {
   called_ = answer_.size();
   if (fault_.code != Code::kOk) return refuse(fault_);
   account();
-  if (answer_.size() > ApiRequest::kLong) {
-    auto bytes = std::make_shared<std::string>(std::move(answer_));
-    answer_.clear();
-    return beside([request = request_, bytes] { request->write(std::move(*bytes), true); },
-                  &ApiConnection::answer_written);
-  }
-  request_->write(std::move(answer_), false);
-  answer_.clear();
-  answer_written();
+  const std::size_t bytes = answer_.size();
+  request_->call() = std::exchange(answer_, {});
+  work(bytes > ApiRequest::kLongAnswer, bytes, [](ApiRequest& it) { it.write(); }, &ApiConnection::answer_written);
 }
 
 void ApiConnection::answer_written() {
@@ -468,7 +483,10 @@ void ApiConnection::answer(int status, ApiAnswer made) {
   request_.reset();
   called_ = 0;
   if (!request_id_.empty()) made.headers += "x-request-id: " + request_id_ + "\r\n";
-  out_ = write_answer({status, made.type, std::move(made.body), std::move(made.headers)}, head_only_, last_);
+  HttpAnswer said{status, made.type, std::move(made.body), std::move(made.headers)};
+  const bool apart = !head_only_ && said.body.size() > ApiRequest::kLongAnswer;  // a copy would take a while
+  out_ = write_answer(said, head_only_ || apart, last_);
+  rest_ = apart ? std::move(said.body) : std::string();
   sent_ = window_ = 0;
   account();
   wait(State::kSending, all_.limits().body_time);
@@ -477,19 +495,22 @@ void ApiConnection::answer(int status, ApiAnswer made) {
 }
 
 void ApiConnection::write() {
-  const std::size_t before = sent_;
+  bool some = false;
   while (sent_ < out_.size()) {
     const long count = stream_.write(out_.data() + sent_, out_.size() - sent_);
     if (count == transport::ByteStream::kBlocked) {
-      if (sent_ == before) return;
-      moved_ = now_ns();
+      if (some) moved_ = now_ns();
       return;
     }
     if (count < 0) {
       broken_ = true;
       return;
     }
+    some = true;
     sent_ += static_cast<std::size_t>(count);
+    if (sent_ < out_.size() || rest_.empty()) continue;
+    out_ = std::exchange(rest_, {});
+    sent_ = window_ = 0;
   }
   if (state_ != State::kSending) return;
   if (last_) {

@@ -21,14 +21,15 @@ namespace arlo::gateway {
 
 struct ApiLimits {
   std::size_t connections = 0;  // of a lane
+  std::size_t sharers = 1;      // lanes of all ports, which share the limit of open files
   std::size_t memory = 0;       // bytes of requests and answers of a lane's connections
   std::size_t head_bytes = 0;
   std::size_t body_bytes = 0;
   TimeNs head_time = 0;       // from a head's first byte to its last
   TimeNs body_time = 0;       // of a body; for a client to take an answer, or the next part of a long one
   TimeNs idle_time = 0;       // between requests
+  TimeNs first_time = 0;      // to a connection's first words, with those of TLS
   transport::TlsContext tls;  // null: in the clear
-  TimeNs first_time = 0;      // with it, to a connection's first words
 };
 
 class ApiConnection;
@@ -61,12 +62,13 @@ class ApiConnection final : public transport::Loop::Watch,
   ApiConnection(const ApiConnection&) = delete;
   ApiConnection& operator=(const ApiConnection&) = delete;
 
-  // Nothing is under way for it; since when its state is what it is.
-  [[nodiscard]] bool unasked() const { return state_ == State::kClosing || state_ == State::kHead; }
+  // What it is worth when there is no room for others; since when its state is what it is.
+  enum class Wanted : std::uint8_t { kSilent, kIdle, kSlow, kBusy };
+  [[nodiscard]] Wanted wanted(TimeNs now) const;
   [[nodiscard]] TimeNs since() const { return since_; }
   [[nodiscard]] bool idle() const { return state_ == State::kClosing || (state_ == State::kHead && in_.empty()); }
   void end_with_answer() { last_ = true; }  // that it waits for
-  // Its client has taken nothing of an answer for a while.
+  // Its client has taken nothing of an answer, or sent nothing of a body, for a while.
   [[nodiscard]] bool stalled(TimeNs now) const;
   [[nodiscard]] std::size_t held() const { return held_; }
 
@@ -95,8 +97,9 @@ class ApiConnection final : public transport::Loop::Watch,
   bool take_body(std::string* body);
   void serve(std::string body);
   MaybeFault read_deadline();
-  // Work that takes long, on another thread; `then` is called unless this has gone meanwhile.
-  void beside(std::function<void()> work, void (ApiConnection::*then)());
+  // Works on the request, here or on another thread, where `bytes` say how long it takes; then `then`, unless this has
+  // gone meanwhile.
+  void work(bool aside, std::size_t bytes, std::function<void(ApiRequest&)> what, void (ApiConnection::*then)());
   void gone_on();     // after what was not of a turn
   void read_again();  // with what a helper made
   void begin_call();  // of a request that has been read
@@ -120,18 +123,19 @@ class ApiConnection final : public transport::Loop::Watch,
   TimeNs since_;
   std::string in_;
   std::string out_;
+  std::string rest_;        // of an answer, behind out_
   std::size_t sent_ = 0;    // of out_
   std::size_t window_ = 0;  // of that, when the time for it began anew
   std::size_t called_ = 0;  // bytes of the request that is answered, as it came and as a call
   std::size_t held_ = 0;    // that all_ knows of
-  std::size_t head_ = 0;    // bytes of in_
   std::uint64_t body_ = 0;
   bool timed_ = false;  // the head has begun
   bool last_ = false;   // the connection ends with this answer
   bool broken_ = false;
   bool ended_ = false;   // the client sends no more
   bool modern_ = false;  // it speaks HTTP/1.1, not 1.0
-  TimeNs moved_ = 0;     // when it last took some of an answer
+  bool asked_ = false;   // at least once, and in full
+  TimeNs moved_ = 0;     // when it last sent something, or took some of an answer
   bool head_only_ = false;
   std::uint32_t watched_ = 0;
   std::string method_;

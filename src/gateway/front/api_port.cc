@@ -33,17 +33,25 @@ class ApiPort::OnLane final : private ApiConnections {
   OnLane(const OnLane&) = delete;
   OnLane& operator=(const OnLane&) = delete;
 
-  void listen(int fd, std::function<void(int)> take) { listener_.emplace(lane_.loop(), fd, std::move(take)); }
+  void listen(int fd, std::function<void(int)> take, std::function<void()> run_out) {
+    listener_.emplace(lane_.loop(), fd, std::move(take), std::move(run_out));
+  }
 
   void adopt(int fd) {
     const int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (draining_ || (connections_.size() >= limits().connections && !make_room())) {
+    if (draining_ || (connections_.size() >= most() && !make_room())) {
       ::close(fd);
       return;
     }
     connections_.push_back(std::make_unique<ApiConnection>(static_cast<ApiConnections&>(*this), service_, lane_, fd));
     service_.usage().connections(1);
+  }
+
+  // Descriptors have run out.
+  void run_out() {
+    while (make_room() && connections_.size() > most()) {
+    }
   }
 
   void drain() {
@@ -84,14 +92,23 @@ class ApiPort::OnLane final : private ApiConnections {
     return true;
   }
 
-  // In place of the one that has waited longest for its client to ask.
+  [[nodiscard]] std::size_t most() const {
+    const auto share = transport::descriptors_for_connections() / limits().sharers;
+    return std::max<std::size_t>(1, std::min(limits().connections, share));
+  }
+
+  // In place of the one that has waited longest for its client: to ask for the first time; else to ask again; else to
+  // go on with its request or its answer.
   bool make_room() {
-    ApiConnection* longest = nullptr;
+    const TimeNs now = now_ns();
+    ApiConnection* least = nullptr;
     for (const auto& each : connections_) {
-      if (each->unasked() && (longest == nullptr || each->since() < longest->since())) longest = each.get();
+      if (each->wanted(now) == ApiConnection::Wanted::kBusy) continue;
+      const auto rank = [now](const auto& of) { return std::pair(of.wanted(now), of.since()); };
+      if (least == nullptr || rank(*each) < rank(*least)) least = each.get();
     }
-    if (longest == nullptr) return false;
-    close(*longest);
+    if (least == nullptr) return false;
+    close(*least);
     return true;
   }
 
@@ -108,6 +125,7 @@ ApiPort::ApiPort(DataService& service, const v1::GatewayConfig& config, Lanes& l
   const auto& from = config.limits();
   ApiLimits limits;
   limits.connections = std::max<std::size_t>(1, from.connections() / lanes.size());
+  limits.sharers = 2 * lanes.size();
   limits.memory = std::max<std::size_t>(from.memory_bytes() / lanes.size(), 4 * config.max_message_bytes());
   limits.head_bytes = from.header_bytes();
   limits.body_bytes = std::min<std::size_t>(kLargestBody, config.max_message_bytes());
@@ -127,10 +145,17 @@ ApiPort::ApiPort(DataService& service, const v1::GatewayConfig& config, Lanes& l
   }
   address_ = listening.address;
   for (const auto& lane : lanes) parts_.push_back(std::make_unique<OnLane>(service, *lane, limits));
-  parts_.front()->listen(listening.fd, [this](int fd) {
-    const std::size_t at = next_++ % lanes_.size();
-    lanes_[at]->loop().run_here([part = parts_[at].get(), fd] { part->adopt(fd); });
-  });
+  parts_.front()->listen(
+      listening.fd,
+      [this](int fd) {
+        const std::size_t at = next_++ % lanes_.size();
+        lanes_[at]->loop().run_here([part = parts_[at].get(), fd] { part->adopt(fd); });
+      },
+      [this] {
+        for (std::size_t i = 0; i < parts_.size(); ++i) {
+          lanes_[i]->loop().run_here([part = parts_[i].get()] { part->run_out(); });
+        }
+      });
 }
 
 ApiPort::~ApiPort() = default;

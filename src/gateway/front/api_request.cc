@@ -88,7 +88,9 @@ MaybeFault ApiRequest::make(const DataService& service) {
   return {};
 }
 
-void ApiRequest::write(std::string answer, bool pack) {
+void ApiRequest::write() {
+  std::string answer = std::exchange(call_, {});
+  const bool pack = answer.size() > kLongAnswer;
   google::protobuf::Arena arena;
   auto& response = *google::protobuf::Arena::CreateMessage<inference::ModelInferResponse>(&arena);
   if (!response.ParseFromString(answer)) {

@@ -14,8 +14,10 @@ namespace arlo::gateway {
 
 class ApiRequest {
  public:
-  // Bytes of a body, or of an answer, that are worth another thread.
-  static constexpr std::size_t kLong = 64 << 10;
+  // Bytes of a body, or of an answer, that are worth another thread. A body may ask for much more than it says: a query
+  // is read with each document, and tokens are written with a hundred bytes each.
+  static constexpr std::size_t kLongBody = 4 << 10;
+  static constexpr std::size_t kLongAnswer = 64 << 10;
 
   // What came.
   std::unique_ptr<ApiTask> task;
@@ -32,8 +34,9 @@ class ApiRequest {
   // call(), the bytes of a ModelInferRequest; or wanted(), a job for a helper: read_again() when it is done.
   void read(const DataService& service, std::size_t most);
   void read_again(const DataService& service);
-  // From the bytes of a ModelInferResponse: fault() or own(). `pack`: as gzip, where the client takes that.
-  void write(std::string answer, bool pack);
+  // From the bytes of a ModelInferResponse, which call() has been replaced with: fault() or own(). A long one is sent
+  // as gzip where the client takes that.
+  void write();
 
   [[nodiscard]] Dialect dialect() const { return task->dialect(); }
   [[nodiscard]] const MaybeFault& fault() const { return fault_; }

@@ -24,7 +24,8 @@ namespace arlo::gateway {
 namespace {
 
 constexpr TimeNs kMs = 1'000'000;
-constexpr std::size_t kLargestMessages = 4;  // of one connection, at least: some of the largest fit in any case
+constexpr std::size_t kLargestMessages = 4;         // of one connection, at least: some of the largest fit in any case
+constexpr std::size_t kLongestQuestion = 64 << 10;  // bytes of a request about the gateway or a model
 constexpr std::size_t kWorthTrimming = 64 << 20;
 constexpr TimeNs kTrim = 3'000'000'000;  // between looks at the memory
 constexpr auto kLook = std::chrono::milliseconds(5);
@@ -38,7 +39,11 @@ class InfoCall final : public UnaryHandler {
  private:
   void received(std::string bytes) override {
     std::string response;
-    if (const auto fault = method_(call_, bytes, &response)) {
+    auto fault = bytes.size() <= kLongestQuestion
+                     ? method_(call_, bytes, &response)
+                     : invalid("the request has more than " + std::to_string(kLongestQuestion) +
+                               " bytes: it names a model, and holds nothing else");
+    if (fault) {
       answer_fault(call_, *fault);
     } else {
       call_.send(std::move(response));
@@ -54,6 +59,7 @@ transport::ServerOptions options_of(const v1::GatewayConfig& config, std::size_t
   const auto largest = static_cast<std::size_t>(config.max_message_bytes());
   transport::ServerOptions options;
   options.connections = std::max<std::size_t>(1, limits.connections() / lanes);
+  options.sharers = lanes * (config.api_address().empty() ? 1 : 2);
   options.memory = std::max(limits.memory_bytes() / lanes, kLargestMessages * largest);
   options.preface_time = limits.preface_timeout_ms() * kMs;
   options.ping_after = limits.ping_after_ms() * kMs;
@@ -108,7 +114,7 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
     return std::make_unique<InfoCall>(*method, call);
   }
   void aside(const void* client, const std::function<void()>& work, const std::function<void()>& then) override {
-    lane_.aside().run(client, work, then);
+    lane_.aside(Lane::kHuge + 1).run(client, work, then);  // it may swell to any size
   }
   void connections(int change) override { service_.usage().connections(change); }
   void offended(const std::string& peer, std::string_view limit) override {
@@ -116,7 +122,9 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
     log_some(LogLevel::kWarning, "client_over_limit", {{"client", peer}, {"limit", limit}});
   }
 
-  void listen(int fd, std::function<void(int)> take) { listener_.emplace(lane_.loop(), fd, std::move(take)); }
+  void listen(int fd, std::function<void(int)> take, std::function<void()> run_out) {
+    listener_.emplace(lane_.loop(), fd, std::move(take), std::move(run_out));
+  }
   void drain() {
     listener_.reset();
     for (auto* stream : StreamCall::Open(streams_)) stream->close();
@@ -130,7 +138,7 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
     auto& memory = server_.memory();
     if (memory.peak - memory.used > kWorthTrimming) {
       memory.peak = memory.used;
-      lane_.aside().run(nullptr, [] { malloc_trim(0); }, [] {});
+      lane_.aside(Lane::kHuge + 1).run(nullptr, [] { malloc_trim(0); }, [] {});
     }
     lane_.loop().set(*this, now_ns() + kTrim);
   }
@@ -154,10 +162,17 @@ DataPort::DataPort(DataService& service, const v1::GatewayConfig& config, Lanes&
   address_ = listening.address;
   for (const auto& lane : lanes_) parts_.push_back(std::make_unique<OnLane>(service, *lane, options));
   // In turn: connections last, and carry about as much each.
-  parts_.front()->listen(listening.fd, [this](int fd) {
-    const std::size_t at = next_++ % lanes_.size();
-    lanes_[at]->loop().run_here([part = parts_[at].get(), fd] { part->server().adopt(fd); });
-  });
+  parts_.front()->listen(
+      listening.fd,
+      [this](int fd) {
+        const std::size_t at = next_++ % lanes_.size();
+        lanes_[at]->loop().run_here([part = parts_[at].get(), fd] { part->server().adopt(fd); });
+      },
+      [this] {
+        for (std::size_t i = 0; i < lanes_.size(); ++i) {
+          lanes_[i]->loop().run_here([part = parts_[i].get()] { part->server().run_out(); });
+        }
+      });
 }
 
 DataPort::~DataPort() = default;

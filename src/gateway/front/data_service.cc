@@ -13,6 +13,9 @@ namespace arlo::gateway {
 namespace {
 
 constexpr TimeNs kBulkPatience = 60;  // times the default time-out
+// Bytes of a request that are worth another thread: text is made token ids, tensors are only looked through.
+constexpr std::size_t kLongText = 64 << 10;
+constexpr std::size_t kLongTensors = 1 << 20;
 constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
 
 // Comparison in time that does not tell how much of the token was right.
@@ -100,11 +103,6 @@ MaybeFault DataService::find_model(std::string_view name, std::string_view versi
   return {};
 }
 
-MaybeFault DataService::receive(std::string body, const Context& context, bool streamed, Call* call) const {
-  if (auto fault = open(std::move(body), context, streamed, call)) return fault;
-  return bind(streamed, call);
-}
-
 MaybeFault DataService::open(std::string body, const Context& context, bool streamed, Call* call) const {
   call->received_ns = now_ns();
   call->trace = tracer_.begin(context.header("traceparent"), call->received_ns);
@@ -137,7 +135,31 @@ MaybeFault DataService::open(std::string body, const Context& context, bool stre
   return {};
 }
 
-MaybeFault DataService::bind(bool streamed, Call* call) const {
+void DataService::bind(bool streamed, Call* call, std::function<void(const MaybeFault&)> then) const {
+  const std::size_t bytes = call->shared == nullptr ? call->body.size() : call->shared->size();
+  const bool text = call->request.has_text();
+  if (bytes <= (text ? kLongText : kLongTensors)) return then(bind_here(streamed, call));
+  call->reader = Call::Reader::kAwaited;
+  auto fault = std::make_shared<MaybeFault>(Fault{Code::kCancelled, "cancelled by the client"});
+  call->lane->aside(text ? bytes : 0)
+      .run(
+          reinterpret_cast<const void*>(call->client),
+          [this, streamed, call, fault] {
+            auto awaited = Call::Reader::kAwaited;
+            if (call->reader.compare_exchange_strong(awaited, Call::Reader::kBusy)) *fault = bind_here(streamed, call);
+          },
+          [then = std::move(then), fault] { then(*fault); });
+}
+
+void DataService::leave(Call& call) {
+  auto awaited = Call::Reader::kAwaited;
+  if (!call.reader.compare_exchange_strong(awaited, Call::Reader::kNone)) return;
+  call.request = {};
+  std::string().swap(call.body);
+  call.shared.reset();
+}
+
+MaybeFault DataService::bind_here(bool streamed, Call* call) const {
   const ModelSpec& model = *call->model;
   const TimeNs began = call->request.has_text() ? now_ns() : 0;
   if (auto fault = call->request.bind(model, limits_, call->text_job.get())) return fault;
@@ -155,9 +177,9 @@ MaybeFault DataService::bind(bool streamed, Call* call) const {
   return {};
 }
 
-void DataService::let_help(const std::shared_ptr<text::Job>& job, TimeNs deadline, Lane& lane,
+void DataService::let_help(const std::shared_ptr<text::Job>& job, std::uint64_t client, TimeNs deadline, Lane& lane,
                            std::function<void()> then) const {
-  helpers_.run(job, deadline, lane.loop(), std::move(then));
+  helpers_.run(job, client, deadline, lane.loop(), std::move(then));
 }
 
 void DataService::trace(const Call& call, const Fault& fault) const {

@@ -40,15 +40,18 @@ class DataService {
 
   using Context = transport::ServerCall;
 
-  // Parses and checks what was received; a fault, or a call ready for submit() of its router. In two steps: the second
-  // one makes token ids of text, which may take long, and is for any thread. UNAVAILABLE, and the call wants a helper's
-  // job: bind() goes on when that is done.
-  MaybeFault receive(std::string body, const Context& context, bool streamed, Call* call) const;
+  // Parses what was received.
   MaybeFault open(std::string body, const Context& context, bool streamed, Call* call) const;
-  MaybeFault bind(bool streamed, Call* call) const;
+  // Then checks it and makes token ids of text: on another thread where the request is large, and in any case on the
+  // lane's thread `then` gets a fault, or the call is ready for submit() of its router. The call has to last until
+  // then. UNAVAILABLE, and the call wants a helper's job: to be called again when that is done.
+  void bind(bool streamed, Call* call, std::function<void(const MaybeFault&)> then) const;
   // Lets a helper do a job that is wanted, and then runs `then` on the lane; on the lane's thread, where no job is
   // dropped meanwhile.
-  void let_help(const std::shared_ptr<text::Job>& job, TimeNs deadline, Lane& lane, std::function<void()> then) const;
+  void let_help(const std::shared_ptr<text::Job>& job, std::uint64_t client, TimeNs deadline, Lane& lane,
+                std::function<void()> then) const;
+  // Who asks, for fairness: the authorization that is sent, or else the connection.
+  [[nodiscard]] std::uint64_t client_of(const Context& context) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
   // The call is over, with an answer or with this fault: for its trace.
   void trace(const Call& call, const Fault& fault) const;
@@ -77,10 +80,12 @@ class DataService {
   // By the path of the call; null: there is none.
   [[nodiscard]] const Method* method(const std::string& path) const;
 
+  // The client has gone during bind(): a request that still waits to be read is let go.
+  static void leave(Call& call);
+
  private:
+  MaybeFault bind_here(bool streamed, Call* call) const;
   void add_methods();
-  // Who asks, for fairness: the authorization that is sent, or else the connection.
-  [[nodiscard]] std::uint64_t client_of(const Context& context) const;
   // The configuration says bulk: its token does, or its path where the request says no class.
   [[nodiscard]] bool bulk_by_rule(const Context& context, const InferRequest& request) const;
   Models& models_;

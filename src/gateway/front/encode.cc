@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,11 +12,14 @@
 #include "base/wire.h"
 #include "gateway/desk/flow_call.h"
 #include "gateway/desk/journey.h"
+#include "gateway/fleet/lane.h"
 #include "kserve.h"
 #include "rewrite/response.h"
 
 namespace arlo::gateway {
 namespace {
+
+constexpr std::uint64_t kLongAnswer = 1 << 20;  // bytes that are worth another thread
 
 std::int64_t to_us(TimeNs ns) { return ns <= 0 ? 0 : ns / 1000; }
 
@@ -258,7 +262,9 @@ MaybeFault encode_flow(Call& call, bool streamed, std::uint64_t max_bytes, std::
 
 }  // namespace
 
-MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
+namespace {
+
+MaybeFault encode_here(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
   if (call.fault.code != Code::kOk) {
     Fault fault = call.fault;
     if (call.rows.size() > 1 && call.fault_row != Call::kNoRow) {
@@ -278,6 +284,23 @@ MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std
   auto fault = encode(call, rows, timing_of(call), streamed, max_bytes, out);
   if (!fault) forget_bodies(call);
   return fault;
+}
+
+}  // namespace
+
+void encode_answer(Call& call, bool streamed, std::uint64_t max_bytes,
+                   std::function<void(const MaybeFault&, std::string)> then) {
+  const std::uint64_t known = call.fault.code == Code::kOk ? known_answer_bytes(*call.model, call.request) : 0;
+  if (std::max<std::uint64_t>(known, call.body.size()) <= kLongAnswer) {
+    std::string bytes;
+    const auto fault = encode_here(call, streamed, max_bytes, &bytes);
+    return then(fault, std::move(bytes));
+  }
+  auto made = std::make_shared<std::pair<MaybeFault, std::string>>();
+  call.lane->aside().run(
+      reinterpret_cast<const void*>(call.client),
+      [&call, streamed, max_bytes, made] { made->first = encode_here(call, streamed, max_bytes, &made->second); },
+      [then = std::move(then), made] { then(made->first, std::move(made->second)); });
 }
 
 MaybeFault encode_partial(const Call& call, PartialAnswer& partial, std::uint64_t max_bytes, std::string* out) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -19,8 +20,11 @@ inline constexpr const char* kPredictedMs = "arlo-predicted-ms";
 inline constexpr const char* kRetry = "arlo-retry";
 
 // The answer of a call whose rows have all ended: a ModelInferResponse, or the call's fault, or that of an answer above
-// `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse. The workers' answers are let go.
-MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out);
+// `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse. The workers' answers are let go. On the
+// lane's thread, where `then` gets the answer: at once, or later for a large one, which another thread writes. The call
+// has to last until then.
+void encode_answer(Call& call, bool streamed, std::uint64_t max_bytes,
+                   std::function<void(const MaybeFault&, std::string)> then);
 
 // Of a row that goes on, on a stream; `partial` must outlive what is made of it.
 MaybeFault encode_partial(const Call& call, PartialAnswer& partial, std::uint64_t max_bytes, std::string* out);

@@ -8,9 +8,6 @@
 #include "gateway/front/encode.h"
 
 namespace arlo::gateway {
-namespace {
-constexpr std::size_t kLong = 64 << 10;  // bytes of texts that would keep the lane's thread from others
-}
 
 class InferCall::Handler final : public UnaryHandler {
  public:
@@ -35,21 +32,16 @@ InferCall::InferCall(DataService& service, Lane& call_lane, transport::ServerCal
 }
 
 void InferCall::received(std::string bytes) {
-  long_ = bytes.size() > kLong;
   if (const auto refusal = service_.open(std::move(bytes), *server_call_, false, this)) return bound(refusal);
   bind();
 }
 
 void InferCall::bind() {
-  if (!long_ || !request.has_text()) return bound(service_.bind(false, this));
-  binding_ = true;
-  auto refusal = std::make_shared<MaybeFault>();
-  lane->aside().run(
-      reinterpret_cast<const void*>(client), [this, refusal] { *refusal = service_.bind(false, this); },
-      [this, refusal] {
-        binding_ = false;
-        bound(*refusal);
-      });
+  busy_ = true;
+  service_.bind(false, this, [this](const MaybeFault& refusal) {
+    busy_ = false;
+    bound(refusal);
+  });
 }
 
 void InferCall::bound(const MaybeFault& refusal) {
@@ -58,7 +50,7 @@ void InferCall::bound(const MaybeFault& refusal) {
     return release();
   }
   if (const auto job = refusal ? text::wanted_of(text_job) : nullptr) {
-    return service_.let_help(job, deadline_ns, *lane, [this] { bind(); });
+    return service_.let_help(job, client, deadline_ns, *lane, [this] { bind(); });
   }
   if (refusal) {
     service_.count_refused(*this, *refusal);
@@ -77,21 +69,27 @@ void InferCall::complete() {
 void InferCall::answer() {
   completed_ = true;
   service_.trace(*this, fault);
-  if (server_call_ != nullptr) {
-    std::string bytes;
-    if (const auto none = encode_answer(*this, false, service_.max_message_bytes(), &bytes)) {
+  if (server_call_ == nullptr) return release();
+  busy_ = true;
+  encode_answer(*this, false, service_.max_message_bytes(), [this](const MaybeFault& none, std::string bytes) {
+    busy_ = false;
+    if (server_call_ != nullptr && none) {
       answer_fault(*server_call_, *none);
-    } else {
+    } else if (server_call_ != nullptr) {
       server_call_->send(std::move(bytes));
       server_call_->finish(0, {}, {});
     }
-  }
-  release();
+    release();
+  });
 }
 
 void InferCall::closed() {
   server_call_ = nullptr;
-  if (!binding_) text::drop(text_job);
+  if (busy_) {
+    DataService::leave(*this);
+  } else {
+    text::drop(text_job);
+  }
   // The client has gone, or was sent away, before it had its answer.
   if (submitted_ && !completed_) router->cancel(*this);
   closed_ = true;
@@ -99,7 +97,7 @@ void InferCall::closed() {
 }
 
 void InferCall::release() {
-  if (!closed_ || binding_ || (submitted_ && !completed_)) return;
+  if (!closed_ || busy_ || (submitted_ && !completed_)) return;
   auto& service = service_;
   delete this;
   service.call_over();

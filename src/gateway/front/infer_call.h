@@ -32,8 +32,7 @@ class InferCall final : public Call {
 
   DataService& service_;
   transport::ServerCall* server_call_;  // null once it is over
-  bool long_ = false;                   // there is much of it
-  bool binding_ = false;                // beside the lane's thread
+  bool busy_ = false;                   // another thread reads the request or writes its answer
   bool submitted_ = false;
   bool completed_ = false;
   bool closed_ = false;

@@ -17,6 +17,7 @@ class StreamCall::Handler final : public transport::CallHandler {
   void sent() override { stream_->advance(); }
   void closed(bool) override { stream_->closed(); }
   [[nodiscard]] bool unary() const override { return false; }
+  [[nodiscard]] bool idle() const override { return stream_->open_.empty(); }
 
  private:
   const std::shared_ptr<StreamCall> stream_;
@@ -45,15 +46,16 @@ class StreamCall::Item final : public Call {
   const std::size_t bytes;  // of the message
   std::size_t owed = 0;     // bytes that its answer is expected to take
   bool submitted = false;
+  bool binding = false;  // another thread may read the request
 
  private:
   void answer() {
-    std::string message;
     stream_->service_.trace(*this, fault);
-    if (const auto none = encode_answer(*this, true, stream_->service_.max_message_bytes(), &message)) {
-      message = encode_stream_fault(*none, request.id());
-    }
-    stream_->answer(*this, std::move(message));
+    encode_answer(*this, true, stream_->service_.max_message_bytes(),
+                  [this](const MaybeFault& none, std::string message) {
+                    if (none) message = encode_stream_fault(*none, request.id());
+                    stream_->answer(*this, std::move(message));
+                  });
   }
 
   const std::shared_ptr<StreamCall> stream_;
@@ -88,12 +90,25 @@ void StreamCall::message(std::string bytes) {
   const std::size_t size = bytes.size();
   const auto item = std::make_shared<Item>(shared_from_this(), size);
   open_.emplace(item.get(), item);
-  begin(*item, service_.receive(std::move(bytes), *call_, true, item.get()));
+  if (auto fault = service_.open(std::move(bytes), *call_, true, item.get())) return begin(*item, std::move(fault));
+  bind(*item);
+  advance();
+}
+
+void StreamCall::bind(Item& item) {
+  item.binding = true;
+  binding_ += item.bytes;
+  service_.bind(true, &item, [this, &item](const MaybeFault& fault) {
+    item.binding = false;
+    binding_ -= item.bytes;
+    begin(item, fault);
+  });
 }
 
 void StreamCall::begin(Item& item, MaybeFault fault) {
-  if (const auto job = fault ? text::wanted_of(item.text_job) : nullptr) {
-    service_.let_help(job, item.deadline_ns, lane_, [this, &item] { begin(item, service_.bind(true, &item)); });
+  if (call_ == nullptr) fault = Fault{Code::kCancelled, "cancelled by the client"};
+  if (const auto job = fault && call_ != nullptr ? text::wanted_of(item.text_job) : nullptr) {
+    service_.let_help(job, item.client, item.deadline_ns, lane_, [this, &item] { bind(item); });
     advance();
     return;
   }
@@ -152,6 +167,8 @@ void StreamCall::cancel_all() {
   for (const auto& item : open) {
     if (item->submitted) {
       item->router->cancel(*item);
+    } else if (item->binding) {
+      DataService::leave(*item);
     } else {  // it waits for a helper
       text::drop(item->text_job);
       open_.erase(item.get());
@@ -176,7 +193,8 @@ void StreamCall::advance() {
     call_ = nullptr;
     return;
   }
-  const bool full = open_.size() + call_->waiting() >= kWindow || owed_ + call_->unsent() >= kMostOwed;
+  const bool full =
+      open_.size() + call_->waiting() >= kWindow || owed_ + call_->unsent() >= kMostOwed || binding_ >= kMostBinding;
   if (full != std::exchange(paused_, full)) call_->pause(full);
 }
 

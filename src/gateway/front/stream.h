@@ -15,12 +15,13 @@
 namespace arlo::gateway {
 
 // On the thread of its lane. There until the stream is over and every request on it is answered. Reading pauses while
-// kWindow requests are open or their answers unread, or those answers take kMostOwed bytes, which pushes back on the
-// client through HTTP/2 flow control.
+// kWindow requests are open or their answers unread, or those answers take kMostOwed bytes, or kMostBinding bytes of
+// requests wait for another thread to read them. This pushes back on the client through HTTP/2 flow control.
 class StreamCall final : private transport::Loop::Timer, public std::enable_shared_from_this<StreamCall> {
  public:
   static constexpr std::size_t kWindow = 1024;
   static constexpr std::size_t kMostOwed = 16 << 20;
+  static constexpr std::size_t kMostBinding = 16 << 20;
   using Open = std::unordered_set<StreamCall*>;  // streams of a lane
 
   static std::unique_ptr<transport::CallHandler> begin(DataService& service, Lane& lane, Open& open,
@@ -39,6 +40,7 @@ class StreamCall final : private transport::Loop::Timer, public std::enable_shar
   class Item;
 
   void message(std::string bytes);
+  void bind(Item& item);
   void begin(Item& item, MaybeFault fault);  // with what was received; empty: it is a request
   void half_closed();
   void closed();
@@ -55,6 +57,7 @@ class StreamCall final : private transport::Loop::Timer, public std::enable_shar
   transport::ServerCall* call_;  // null once it is over
   std::unordered_map<Item*, std::shared_ptr<Item>> open_;
   std::size_t owed_ = 0;     // bytes, by estimate, of the answers of open_
+  std::size_t binding_ = 0;  // bytes of requests of which this is being done
   std::size_t largest_ = 0;  // answer so far
   bool ended_ = false;       // the client sends no more, or we take no more
   bool closing_ = false;     // the gateway stops

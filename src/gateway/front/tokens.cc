@@ -12,7 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostTokens = 100'000;  // of a request: an answer is 70 bytes for each
+constexpr std::size_t kMostTokens = 100'000;          // of a request: an answer is 70 bytes for each
+constexpr std::size_t kMostBytes = 10 * kMostTokens;  // of texts that a helper makes token ids of
 
 std::string place_of(const text::Place& place) {
   if (place.stop == 0) return R"(,"start":null,"stop":null})";
@@ -53,6 +54,13 @@ class Tokenize final : public Known {
     std::string_view prompt;
     if (auto fault = find_prompt(model, wishes_.prompt, wishes_.input_type, &prompt)) return fault;
     const text::Limits limits{.most_tokens = kMostTokens, .add_special = special_, .with_places = true};
+    if (model.text->elsewhere != nullptr) {
+      std::size_t bytes = 0;
+      for (const auto& text : texts_) bytes += text.size();
+      if (bytes > kMostBytes) {
+        return invalid("inputs: they have more than " + std::to_string(kMostBytes) + " bytes: send fewer at a time");
+      }
+    }
     job_->written = true;  // with places
     return encode_behind(*model.text, prompt, texts_, limits, job_.get(), &made_);
   }

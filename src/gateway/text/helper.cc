@@ -25,7 +25,10 @@ namespace {
 using nlohmann::json;
 
 constexpr TimeNs kSecond = 1'000'000'000;
-constexpr TimeNs kLongestJob = 20 * kSecond;
+// What a slice may take: the package needs 0.5 to 2 us for a byte of most texts. And to start, or to read a tokenizer.
+constexpr TimeNs kSliceTime = 5 * kSecond;
+constexpr TimeNs kByteTime = 10'000;
+constexpr TimeNs kLoadTime = 15 * kSecond;
 constexpr TimeNs kFirstPause = kSecond / 10;
 constexpr TimeNs kLongestPause = 10 * kSecond;
 constexpr std::size_t kMostKnown = 16;       // tokenizers that a helper keeps
@@ -46,6 +49,17 @@ std::size_t size_at(const std::string& bytes, std::size_t at) {
 std::vector<std::uint8_t> flags(const json& from) { return from.get<std::vector<std::uint8_t>>(); }
 
 }  // namespace
+
+void HelperJob::cut() {
+  const auto bytes_of = [this](std::size_t row) {
+    return job->texts[row].size() + (job->seconds.empty() ? 0 : job->seconds[row].size());
+  };
+  from = to;
+  if (!job->ids.empty()) slice_bytes = bytes;
+  if (whole()) return;
+  for (slice_bytes = bytes_of(to++); !whole() && slice_bytes + bytes_of(to) <= kSlice; ++to)
+    slice_bytes += bytes_of(to);
+}
 
 Helper::Helper(transport::Loop& loop, Owner& owner, const std::vector<std::string>& command)
     : loop_(loop), owner_(owner), command_(command) {}
@@ -95,16 +109,23 @@ bool Helper::start() {
 
 void Helper::begin(std::unique_ptr<HelperJob> job) {
   job_ = std::move(job);
-  begun_ = now_ns();
-  if (fd_ < 0 && !start()) {
+  const bool starts = fd_ < 0;
+  if (starts && !start()) {
     pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
     start_at_ = now_ns() + pause_;
     // Not from in here: the owner is handing out.
-    loop_.at_end([this] { owner_.ended(*this, std::move(job_)); });
+    loop_.at_end([this] { owner_.ended(*this, std::move(job_), false); });
     return;
   }
   const auto& asked = *job_->job;
-  if (!knows(*asked.tokenizer)) {
+  // What a helper that died has said of this slice.
+  job_->tokens.made.resize(job_->from);
+  job_->tokens.words.resize(asked.written ? job_->from : 0);
+  job_->tokens.specials.resize(job_->tokens.words.size());
+  const bool loads = !knows(*asked.tokenizer);
+  until_ =
+      now_ns() + kSliceTime + static_cast<TimeNs>(job_->slice_bytes) * kByteTime + (starts || loads ? kLoadTime : 0);
+  if (loads) {
     if (known_.size() >= kMostKnown) {
       add(R"({"op":"forget"})", {});
       known_.clear();
@@ -124,12 +145,13 @@ void Helper::begin(std::unique_ptr<HelperJob> job) {
     head["keep_end"] = asked.limits.keep_end;
     head["special"] = asked.limits.add_special;
     head["written"] = asked.written;
+    head["first"] = job_->from;
     head["pairs"] = !asked.seconds.empty();
     auto sizes = json::array();
     for (const auto* texts : {&asked.texts, &asked.seconds}) {
-      for (const auto& text : *texts) {
-        sizes.push_back(text.size());
-        blob += text;
+      for (std::size_t row = job_->from; row < std::min(job_->to, texts->size()); ++row) {
+        sizes.push_back((*texts)[row].size());
+        blob += (*texts)[row];
       }
     }
     head["sizes"] = std::move(sizes);
@@ -201,11 +223,13 @@ MaybeFault Helper::take(std::string_view head, std::string_view blob) {
     for (const auto count : counts) sum += count;
     if (counts.size() != cut.size() || blob.size() != sum * (sizeof(std::int32_t) + 1))
       return Fault{Code::kInternal, ""};
-    job.made.assign(counts.size(), {});
+    if (counts.size() != job_->to - job_->from) return Fault{Code::kInternal, ""};
+    const std::size_t before = job.made.size();
+    job.made.resize(before + counts.size());
     const auto* types = reinterpret_cast<const std::uint8_t*>(blob.data()) + sum * sizeof(std::int32_t);
     const char* at = blob.data();
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      auto& made = job.made[i];
+      auto& made = job.made[before + i];
       made.ids.resize(counts[i]);
       if (counts[i] != 0) std::memcpy(made.ids.data(), at, counts[i] * sizeof(std::int32_t));
       at += counts[i] * sizeof(std::int32_t);
@@ -216,17 +240,19 @@ MaybeFault Helper::take(std::string_view head, std::string_view blob) {
     job.before = said.at("before").get<text::Ids>();
     job.behind = said.at("behind").get<text::Ids>();
     if (asked.written) {
-      job.words = said.at("words").get<std::vector<std::vector<std::string>>>();
-      job.specials = said.at("specials").get<std::vector<std::vector<std::uint8_t>>>();
+      auto words = said.at("words").get<std::vector<std::vector<std::string>>>();
+      auto specials = said.at("specials").get<std::vector<std::vector<std::uint8_t>>>();
       const auto places = said.at("places").get<std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>>>();
-      if (job.words.size() != counts.size() || job.specials.size() != counts.size() || places.size() != counts.size()) {
+      if (words.size() != counts.size() || specials.size() != counts.size() || places.size() != counts.size()) {
         return Fault{Code::kInternal, ""};
       }
       for (std::size_t i = 0; i < counts.size(); ++i) {
-        if (job.words[i].size() != counts[i] || job.specials[i].size() != counts[i] || places[i].size() != counts[i]) {
+        if (words[i].size() != counts[i] || specials[i].size() != counts[i] || places[i].size() != counts[i]) {
           return Fault{Code::kInternal, ""};
         }
-        for (const auto& [start, stop] : places[i]) job.made[i].places.push_back({start, stop});
+        for (const auto& [start, stop] : places[i]) job.made[before + i].places.push_back({start, stop});
+        job.words.push_back(std::move(words[i]));
+        job.specials.push_back(std::move(specials[i]));
       }
     }
     return {};
@@ -236,15 +262,15 @@ MaybeFault Helper::take(std::string_view head, std::string_view blob) {
 }
 
 TimeNs Helper::next(bool wanted) const {
-  if (job_ != nullptr) return std::min(begun_ + kLongestJob, job_->then == nullptr ? kNever : job_->deadline);
+  if (job_ != nullptr) return std::min(until_, job_->then == nullptr ? kNever : job_->deadline);
   return wanted ? start_at_ : kNever;
 }
 
 void Helper::check(TimeNs now) {
-  if (job_ != nullptr && fd_ >= 0 && now >= begun_ + kLongestJob) end("it was at one job for too long");
+  if (job_ != nullptr && fd_ >= 0 && now >= until_) end("it was at one job for too long", true);
 }
 
-void Helper::end(const char* why) {
+void Helper::end(const char* why, bool too_long) {
   loop_.forget(fd_, *this);
   ::close(std::exchange(fd_, -1));
   kill(pid_, SIGKILL);
@@ -258,7 +284,7 @@ void Helper::end(const char* why) {
   pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
   log_some(LogLevel::kWarning, "text_helper_ended",
            {{"pid", static_cast<std::int64_t>(pid_)}, {"status", static_cast<std::int64_t>(status)}, {"reason", why}});
-  owner_.ended(*this, std::move(job_));
+  owner_.ended(*this, std::move(job_), too_long);
 }
 
 }  // namespace arlo::gateway

@@ -21,17 +21,27 @@ struct HelperJob {
   TimeNs deadline = kNever;
   std::shared_ptr<transport::Loop::Handle> loop;
   std::function<void()> then;  // null: it has been answered
-  std::size_t bytes = 0;
+  std::uint64_t client = 0;    // whose turn it takes
   unsigned tries = 0;
+  // Its rows go in slices, between which others have their turns: [from, to) is the present one.
+  std::size_t from = 0, to = 0;
+  std::size_t slice_bytes = 0;
+  std::size_t bytes = 0;  // of all rows from `from` on
+
+  void cut();  // the next slice
+  [[nodiscard]] bool whole() const { return to >= job->texts.size(); }
+  [[nodiscard]] bool is_long() const { return slice_bytes > kSlice; }
+
+  static constexpr std::size_t kSlice = 16 << 10;  // bytes; more where it is one row
 };
 
 class Helper final : private transport::Loop::Watch {
  public:
   class Owner {
    public:
-    virtual void over(Helper& helper) = 0;  // its job is done
-    // It has died, with a job in hand or without.
-    virtual void ended(Helper& helper, std::unique_ptr<HelperJob> job) = 0;
+    virtual void over(Helper& helper) = 0;  // its slice is done
+    // It has died, with a job in hand or without; or it was killed, for it took `too_long`.
+    virtual void ended(Helper& helper, std::unique_ptr<HelperJob> job, bool too_long) = 0;
 
    protected:
     ~Owner() = default;
@@ -59,7 +69,7 @@ class Helper final : private transport::Loop::Watch {
   void read();
   void add(const std::string& head, std::string_view blob);
   MaybeFault take(std::string_view head, std::string_view blob);
-  void end(const char* why);
+  void end(const char* why, bool too_long = false);
 
   transport::Loop& loop_;
   Owner& owner_;
@@ -70,7 +80,7 @@ class Helper final : private transport::Loop::Watch {
   std::size_t sent_ = 0;  // of out_
   std::unordered_set<std::uint64_t> known_;
   std::unique_ptr<HelperJob> job_;
-  TimeNs begun_ = 0;     // its job
+  TimeNs until_ = 0;     // its slice has to be done by then
   TimeNs start_at_ = 0;  // not before
   TimeNs pause_ = 0;     // before the next start but one
 };

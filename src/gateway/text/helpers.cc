@@ -36,54 +36,95 @@ TextHelpers::~TextHelpers() {
   loop_.clear(*this);
 }
 
-void TextHelpers::run(std::shared_ptr<text::Job> job, TimeNs deadline, transport::Loop& loop,
+void TextHelpers::run(std::shared_ptr<text::Job> job, std::uint64_t client, TimeNs deadline, transport::Loop& loop,
                       std::function<void()> then) {
   HelperJob made{.job = std::move(job), .deadline = deadline, .loop = loop.handle(), .then = std::move(then)};
+  made.client = client;
   made.bytes = bytes_of(*made.job);
   if (helpers_.empty()) return finish(made, Fault{Code::kInternal, "the gateway has no helpers for this tokenizer"});
+  made.cut();
   // A function that can be copied is asked for.
-  loop_.post([this, shared = std::make_shared<HelperJob>(std::move(made))] { take(std::move(*shared)); });
+  loop_.post([this, shared = std::make_shared<HelperJob>(std::move(made))] {
+    take(std::move(*shared), false);
+    make_room();
+    hand_out();
+  });
 }
 
-void TextHelpers::take(HelperJob job) {
-  if (waiting_.size() >= kMostWaiting || bytes_ + job.bytes > kMostBytes) {
+// Into the line of its client, where jobs take turns, too; `first`: it was at a helper that died.
+void TextHelpers::take(HelperJob job, bool first) {
+  auto line = std::ranges::find(lines_, job.client, &Line::client);
+  if (line == lines_.end()) line = lines_.insert(line, Line{.client = job.client, .jobs = {}});
+  line->bytes += kJob + job.bytes;
+  bytes_ += kJob + job.bytes;
+  line->jobs.insert(first ? line->jobs.begin() : line->jobs.end(), std::move(job));
+}
+
+// The line may be empty then.
+HelperJob TextHelpers::leave(Line& line, std::size_t place) {
+  const auto found = line.jobs.begin() + static_cast<std::ptrdiff_t>(place);
+  auto job = std::move(*found);
+  line.jobs.erase(found);
+  line.bytes -= kJob + job.bytes;
+  bytes_ -= kJob + job.bytes;
+  return job;
+}
+
+void TextHelpers::make_room() {
+  while (bytes_ > kMostBytes) {
+    const auto most = std::ranges::max_element(lines_, {}, &Line::bytes);
+    auto job = leave(*most, most->jobs.size() - 1);
+    if (most->jobs.empty()) lines_.erase(most);
     finish(job, Fault{Code::kResourceExhausted, "too many texts wait to be made token ids: try again later", true});
-    return;
   }
-  bytes_ += job.bytes;
-  waiting_.push_back(std::move(job));
-  hand_out();
 }
 
 void TextHelpers::hand_out() {
   const TimeNs now = now_ns();
-  const auto over = [&](HelperJob& job) {
-    const bool wanted = job.job.use_count() > 1;  // who waits for it holds it, too
-    if (wanted && now < job.deadline) return false;
-    bytes_ -= job.bytes;
-    finish(job, Fault{Code::kDeadlineExceeded, "the deadline passed before the text was made token ids"});
-    return true;
-  };
-  std::erase_if(waiting_, over);
-  // First those that know the tokenizer already.
-  for (const bool known : {true, false}) {
-    for (const auto& helper : helpers_) {
-      if (waiting_.empty()) break;
-      if (!helper->free(now) || (known && !helper->knows(*waiting_.front().job->tokenizer))) continue;
-      auto job = std::make_unique<HelperJob>(std::move(waiting_.front()));
-      waiting_.pop_front();
-      bytes_ -= job->bytes;
-      helper->begin(std::move(job));
+  for (auto& line : lines_) {
+    for (std::size_t i = 0; i < line.jobs.size();) {
+      const bool wanted = line.jobs[i].job.use_count() > 1;  // who waits for it holds it, too
+      if (wanted && now < line.jobs[i].deadline) {
+        ++i;
+        continue;
+      }
+      auto job = leave(line, i);
+      finish(job, Fault{Code::kDeadlineExceeded, "the deadline passed before the text was made token ids"});
     }
+  }
+  std::erase_if(lines_, [](const Line& line) { return line.jobs.empty(); });
+  for (;;) {
+    const auto at_long = std::ranges::count_if(
+        helpers_, [](const auto& helper) { return helper->job() != nullptr && helper->job()->is_long(); });
+    const bool no_more = at_long != 0 && static_cast<std::size_t>(at_long) + 1 >= helpers_.size();
+    const auto line =
+        std::ranges::find_if(lines_, [&](const Line& each) { return !(no_more && each.jobs.front().is_long()); });
+    if (line == lines_.end()) break;
+    // One that knows the tokenizer already, where there is one.
+    Helper* free = nullptr;
+    for (const auto& helper : helpers_) {
+      if (!helper->free(now) || (free != nullptr && !helper->knows(*line->jobs.front().job->tokenizer))) continue;
+      free = helper.get();
+      if (free->knows(*line->jobs.front().job->tokenizer)) break;
+    }
+    if (free == nullptr) break;
+    auto turn = std::move(*line);
+    lines_.erase(line);
+    auto job = std::make_unique<HelperJob>(leave(turn, 0));
+    if (!turn.jobs.empty()) lines_.push_back(std::move(turn));
+    free->begin(std::move(job));
   }
   wait();
 }
 
 void TextHelpers::wait() {
   TimeNs next = kNever;
-  for (const auto& job : waiting_) next = std::min(next, job.deadline);
+  for (const auto& line : lines_) {
+    for (const auto& job : line.jobs) next = std::min(next, job.deadline);
+  }
+  const TimeNs now = now_ns();
   for (const auto& helper : helpers_) {
-    next = std::min(next, helper->next(!waiting_.empty()));
+    if (!helper->free(now)) next = std::min(next, helper->next(!lines_.empty()));  // one may be kept free
   }
   loop_.set(*this, next);
 }
@@ -101,19 +142,25 @@ void TextHelpers::due() {
 }
 
 void TextHelpers::over(Helper& helper) {
-  const auto job = helper.let_go();
-  if (job != nullptr) finish(*job, std::move(job->tokens.fault));
+  auto job = helper.let_go();
+  if (job != nullptr && (job->tokens.fault || job->whole())) {
+    finish(*job, std::move(job->tokens.fault));
+  } else if (job != nullptr && job->then != nullptr) {
+    job->bytes -= job->slice_bytes;
+    job->cut();
+    take(std::move(*job), false);
+  }
   hand_out();
 }
 
-void TextHelpers::ended(Helper&, std::unique_ptr<HelperJob> job) {
-  if (job != nullptr) {
-    if (++job->tries < kMostTries) {
-      bytes_ += job->bytes;
-      waiting_.push_front(std::move(*job));
-    } else {
-      finish(*job, Fault{Code::kInternal, "the process that makes token ids of this text ended"});
-    }
+void TextHelpers::ended(Helper&, std::unique_ptr<HelperJob> job, bool too_long) {
+  if (job != nullptr && too_long) {
+    finish(*job, invalid("row " + std::to_string(job->from) + ": the tokenizer takes too long for a text of " +
+                         std::to_string(job->slice_bytes) + " bytes: send shorter texts, with spaces between words"));
+  } else if (job != nullptr && ++job->tries < kMostTries && job->then != nullptr) {
+    take(std::move(*job), true);
+  } else if (job != nullptr) {
+    finish(*job, Fault{Code::kInternal, "the process that makes token ids of this text ended"});
   }
   hand_out();
 }

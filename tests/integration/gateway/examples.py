@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -117,3 +118,20 @@ def check_result(result: Any, sent: Example) -> None:
     """The result of tritonclient answers exactly this request."""
     for name, wanted in answer_to(sent).items():
         np.testing.assert_array_equal(result.as_numpy(name), wanted)
+
+
+def of_text(rows: Sequence[str | bytes], pairs: Sequence[str] = (), *, typed: bool = False, **parameters: Any) -> Any:
+    """The ModelInferRequest of texts, or of pairs."""
+    request = service_pb2.ModelInferRequest(model_name="emu")
+    for name, given in (("text", rows), ("text_pair", pairs)):
+        if not given:
+            continue
+        tensor = request.inputs.add(name=name, datatype="BYTES", shape=[len(given), 1] if typed else [len(given)])
+        packed = [text if isinstance(text, bytes) else text.encode() for text in given]
+        if typed:
+            tensor.contents.bytes_contents.extend(packed)
+        else:
+            request.raw_input_contents.append(b"".join(struct.pack("<I", len(text)) + text for text in packed))
+    for key, value in parameters.items():
+        request.parameters[key].string_param = value
+    return request

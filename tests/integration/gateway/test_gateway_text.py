@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.fakes.gateway import Gateway, gateway_of
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.examples import Example, outputs_of, request_of
+from tests.integration.gateway.examples import Example, of_text, outputs_of, request_of
 
 pytestmark = pytest.mark.integration
 
@@ -44,23 +43,6 @@ async def texts(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.Temp
     deployment.model.prompts.add(name="topic", text="topic of ")
     async with gateway_of(tmp_path_factory.mktemp("gateway"), deployment) as gateway:
         yield gateway
-
-
-def of_text(rows: Sequence[str | bytes], pairs: Sequence[str] = (), *, typed: bool = False, **parameters: Any) -> Any:
-    """The ModelInferRequest of texts, or of pairs."""
-    request = service_pb2.ModelInferRequest(model_name="emu")
-    for name, given in (("text", rows), ("text_pair", pairs)):
-        if not given:
-            continue
-        tensor = request.inputs.add(name=name, datatype="BYTES", shape=[len(given), 1] if typed else [len(given)])
-        packed = [text if isinstance(text, bytes) else text.encode() for text in given]
-        if typed:
-            tensor.contents.bytes_contents.extend(packed)
-        else:
-            request.raw_input_contents.append(b"".join(struct.pack("<I", len(text)) + text for text in packed))
-    for key, value in parameters.items():
-        request.parameters[key].string_param = value
-    return request
 
 
 async def refused(gateway: Gateway, request: Any) -> str:

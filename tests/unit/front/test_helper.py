@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from arlo.front.helper import MOST_CHARACTERS, encode, load
+from arlo.front.helper import LONGEST_TEXT, LONGEST_WORD, MOST_CHARACTERS, RefusalError, encode, load
 
 WORDS = {"[UNK]": 0, "a": 1, "b": 2}
 
@@ -59,3 +59,23 @@ def test_the_longer_of_a_pair_is_cut(file: bytes) -> None:
 def test_what_is_not_cut_is_read_whole(file: bytes) -> None:
     answer, _ = encode(load(file), *asked(["a " * 5000], 0))
     assert (answer["counts"], answer["cut"]) == ([5000], [0])
+
+
+def test_texts_that_would_take_too_long_are_refused_by_row(file: bytes) -> None:
+    loaded = load(file)
+    word, text = "a" * (LONGEST_WORD + 1), "a " * (LONGEST_TEXT // 2 + 1)
+    for wrong, why in ((word, f"a word of {len(word)} characters"), (text, f"the text has {len(text)} characters")):
+        with pytest.raises(RefusalError, match=f"row 7: .*{why}"):
+            encode(loaded, *asked(["a", wrong], 0, first=6))
+        with pytest.raises(RefusalError, match=f"row 2: .*{why}"):
+            encode(loaded, *asked(["a", "b", "a", "b", "a", wrong], 0, pairs=True))
+    # What is cut away is not looked at, and words of a long text count by themselves.
+    assert encode(loaded, *asked([word], 8))[0]["cut"] == [1]
+    assert encode(loaded, *asked([f"{'a' * LONGEST_WORD} b"], 0))[0]["counts"] == [2]
+
+
+def test_tokens_that_are_written_have_an_end(file: bytes) -> None:
+    with pytest.raises(RefusalError, match="more than 8 tokens"):
+        encode(load(file), *asked(["a", "a " * 9], 8, written=True))
+    answer, _ = encode(load(file), *asked(["a", "a " * 8], 8, written=True))
+    assert answer["counts"] == [1, 8]
