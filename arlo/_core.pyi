@@ -321,6 +321,18 @@ class Scheduler:
     def present(self, instance: int) -> bool: ...
     def view(self, instance: int) -> InstanceView: ...
     def state(self, handle: int) -> RequestState: ...
+    def hold(self) -> None:
+        """Until release(), requests that arrive only wait: they come together."""
+
+    def release(self, now: int) -> list[Action]:
+        """What came together starts as batches."""
+
+    def forecast(self, lengths: Sequence[int], now: int, variant: int = 0) -> tuple[int | None, int | None]:
+        """
+        Time in ns until all rows of a request that is to come are answered: alone, and behind all that waits. None:
+        no active instance fits one of them.
+        """
+
     def cost(self, runtime: int, length: int, batch: int = 1) -> int:
         """Predicted time in ns of `batch` rows of `length` tokens."""
 

@@ -54,7 +54,8 @@ class ModelConfig:
     )
     default_timeout_ms: int | None = option(
         default=None,
-        doc="Deadline of a request whose client sets none. An answer after it is seldom of use, and a request that "
+        doc="Deadline of a request whose client sets none; a request of many rows gets the predicted time of its rows "
+        "on top, and bulk 60 times as long. An answer after it is seldom of use, and a request that "
         "waits longer takes the place of one that could be on time.",
         left_out="10 x slo_ms, but at least 1000 ms",
         unit="ms",
@@ -294,8 +295,9 @@ class DispatchConfig:
         default=6, doc="Algorithm 1: levels looked at, the ideal one included (L).", minimum=1, maximum=1000
     )
     max_queued: int = option(
-        default=4096,
-        doc="Rows waiting in the gateway, in all. Further ones are refused at once (RESOURCE_EXHAUSTED).",
+        default=16384,
+        doc="Rows of a model that wait in the gateway; bulk ones may be half of them. Further ones are refused at once "
+        "(RESOURCE_EXHAUSTED).",
         unit="rows",
         minimum=0,
         maximum=10_000_000,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
 from arlo.config.field import FieldError, option, section
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@\"]+")
 
 
 @section("gateway")
@@ -93,6 +96,18 @@ class GatewayConfig:
         minimum=1024,
         maximum=2**31 - 1,
     )
+    max_body_bytes: int = option(
+        default=32 * 1024 * 1024,
+        doc="Largest body of a request over HTTP. `limits.memory_bytes` bounds all of them together.",
+        unit="bytes",
+        minimum=1024,
+        maximum=2**31 - 1,
+    )
+    cors_origins: tuple[str, ...] = option(
+        default=(),
+        doc='Origins whose web pages may call the HTTP API in a browser (CORS): `["https://app.example"]`, or `["*"]` '
+        "for any.",
+    )
     max_rows: int = option(default=2048, doc="Rows in one client request.", unit="rows", minimum=1, maximum=65536)
     drain_delay_ms: int = option(
         default=1000,
@@ -140,6 +155,10 @@ class GatewayConfig:
             raise FieldError("gateway", "bulk_token_file", "needs bearer_token_file beside it, which others send")
         if wrong := [path for path in self.bulk_paths if not path.startswith("/")]:
             raise FieldError("gateway", "bulk_paths", f"must be paths that begin with /, not {wrong[0]!r}")
+        if wrong := [each for each in self.cors_origins if each != "*" and not _ORIGIN.fullmatch(each)]:
+            raise FieldError(
+                "gateway", "cors_origins", f"must be * or origins such as https://app.example, not {wrong[0]!r}"
+            )
         if self.several_models and self.managed:
             raise FieldError(
                 "gateway", "several_models", "needs managed = false: start the gateway with `arlo gateway`"

@@ -253,6 +253,26 @@ void bind_scheduler(nb::module_& m) {
           },
           "instance"_a)
       .def("state", &Scheduler::state, "handle"_a)
+      .def("hold", &Scheduler::hold, "Until release(), requests that arrive only wait: they come together.")
+      .def(
+          "release",
+          [](Scheduler& s, TimeNs now) {
+            Actions out;
+            s.release(now, out);
+            return out;
+          },
+          "now"_a, "What came together starts as batches.")
+      .def(
+          "forecast",
+          [](Scheduler& s, const std::vector<std::int32_t>& lengths, TimeNs now, VariantId variant) {
+            const RowsForecast forecast = s.forecast(lengths, variant, now);
+            const auto known = [](TimeNs time) { return time == kNever ? std::nullopt : std::optional<TimeNs>(time); };
+            return std::make_pair(known(forecast.alone), known(forecast.behind));
+          },
+          "lengths"_a, "now"_a, "variant"_a = 0,
+          "Time in ns until all rows of a request that is to come are answered: alone, and behind all that waits. "
+          "None:\n"
+          "no active instance fits one of them.")
       .def("cost", &Scheduler::cost, "runtime"_a, "length"_a, "batch"_a = 1,
            "Predicted time in ns of `batch` rows of `length` tokens.");
 }

@@ -1,10 +1,16 @@
 // When a request would be answered: what the books of timed.h say of an instance, for one request more.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "dispatch/policies/timed.h"
 #include "dispatch/state.h"
 
 namespace arlo::dispatch {
+
+// Of the SLO, the part that what is overdue or bulk may keep an instance from others.
+inline constexpr TimeNs kPatience = 4;
 
 class Forecast {
  public:
@@ -68,8 +74,25 @@ class Forecast {
     return std::max(free, now) + alone(x, r);
   }
 
+  // Of rows that arrive together: Scheduler::forecast().
+  RowsForecast rows(std::span<const std::int32_t> lengths, VariantId variant, TimeNs now);
+
  private:
+  // The instances whose longest runtime is that of a level, and work that fits no shorter ones. Times of the profile.
+  struct Home {
+    double own = 0;         // of the rows
+    double ahead = 0;       // of all that waits or runs
+    double speed = 0;       // of its instances: 1 for each that is as quick as the profile
+    double until = 0;       // when they are through
+    std::int32_t rows = 0;  // of this ideal level
+  };
+  // A row's time in the batches that bulk rows form.
+  [[nodiscard]] double each(const MultiLevelQueue::Held& held, std::int32_t length) const;
+  // When the last of them is through. Longer instances help shorter ones when their own work is done.
+  double until(VariantId variant, bool ahead);
+
   State& s_;
+  std::vector<Home> homes_;  // by level of the variant
 };
 
 }  // namespace arlo::dispatch

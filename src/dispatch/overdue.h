@@ -42,8 +42,8 @@ class OverdueLines {
 
   // How long a newcomer would wait for its turn: those ahead at the line's pace, and for how long it has stood still.
   // A line is believed when it has been there for as long as the newcomer could wait (`spare`), or for kTrust: a worker
-  // that hangs or died is replaced, and its rows are served, within that time.
-  [[nodiscard]] TimeNs wait(std::int32_t level, TimeNs now, TimeNs spare) const {
+  // that hangs or died is replaced, and its rows are served, within that time. `more`: rows that come with it.
+  [[nodiscard]] TimeNs wait(std::int32_t level, TimeNs now, TimeNs spare, std::int32_t more = 0) const {
     constexpr TimeNs kTrust = 10'000'000'000;
     constexpr std::int32_t kMany = 1'000'000;
     constexpr TimeNs kLong = 1'000'000'000'000;  // their product fits
@@ -52,7 +52,7 @@ class OverdueLines {
     if (ahead == 0 || now - moves.since < std::min(kTrust, spare)) return 0;
     const TimeNs stands = now - moves.last;
     const TimeNs each = moves.each == 0 ? stands : moves.each;
-    return std::min(ahead, kMany) * std::min(each, kLong) + std::max<TimeNs>(stands - each, 0);
+    return std::min(ahead + more, kMany) * std::min(each, kLong) + std::max<TimeNs>(stands - each, 0);
   }
 
   // Of levels `first` to before `end`, the one that would have to wait longest; kNone when there is none.

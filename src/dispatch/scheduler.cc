@@ -181,6 +181,12 @@ class Scheduler::Impl {
     return binding_->expected_wait(length, level, now);
   }
 
+  RowsForecast forecast(std::span<const std::int32_t> lengths, VariantId variant, TimeNs now) {
+    if (variant >= s_.queue.variants()) return {kNever, kNever};
+    forecast_.begin(now);
+    return forecast_.rows(lengths, variant, now);
+  }
+
   void finish(RequestHandle h, Verdict verdict, TimeNs now, Actions& out) {
     const RequestState state = s_.requests.state(h);
     if (state == RequestState::kLost) s_.requests.give_back(h);
@@ -430,6 +436,9 @@ TimeNs Scheduler::cost_of_length(std::int32_t length, VariantId variant) const {
 TimeNs Scheduler::expected_finish(const Arrival& arrival, TimeNs now) { return impl_->expected_finish(arrival, now); }
 TimeNs Scheduler::expected_wait(std::int32_t length, VariantId variant, TimeNs now) {
   return impl_->expected_wait(length, variant, now);
+}
+RowsForecast Scheduler::forecast(std::span<const std::int32_t> lengths, VariantId variant, TimeNs now) {
+  return impl_->forecast(lengths, variant, now);
 }
 std::int32_t Scheduler::active_of(VariantId variant) const {
   return variant < impl_->state().queue.variants() ? impl_->state().queue.with(variant) : 0;

@@ -35,7 +35,8 @@
 //
 // Bulk. A request of this class stands among the overdue from the start, as a client beside the others, and gets at
 // most half of the queue. What starts of the overdue keeps its instance no longer than a quarter of the SLO, as its
-// capacity tells it, unless one request alone does.
+// capacity tells it, unless one request alone does. Rows of requests that are too long to be on time arrive as bulk of
+// one client, 0, so that these requests are served one after the other: what forecast() predicts holds for each.
 //
 // No request waits for ever. A request is passed by later ones only in these ways, each of them bounded:
 //   retried ones       each at most once for each of its retries;
@@ -62,6 +63,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -156,6 +158,12 @@ struct Admitted {
   Admission admission = Admission::kTooLong;
   RequestHandle handle = kNone;  // kNone when refused
   TimeNs predicted = 0;          // kTooLate: the predicted time from now to its answer
+};
+
+// Predicted time from now until the last of several rows is answered.
+struct RowsForecast {
+  TimeNs alone = 0;   // if nothing else waited or ran
+  TimeNs behind = 0;  // behind everything that waits or runs, as rows of the class bulk
 };
 
 // How an execution ended.
@@ -307,6 +315,9 @@ class Scheduler {
   // limits. kNever: no active instance fits. It changes no decision; from the first call on the books of timed.h are
   // kept, and an instance that is found overdue is put off, as by an arrival.
   [[nodiscard]] TimeNs expected_finish(const Arrival& arrival, TimeNs now);
+  // The same of all rows of a request that is to come. kNever twice: no active instance fits one of them. Later
+  // arrivals that go first are not in it. O(rows + instances + levels).
+  [[nodiscard]] RowsForecast forecast(std::span<const std::int32_t> lengths, VariantId variant, TimeNs now);
   // How dear the time of the instances is that hold a variant: until one of them is free, and then what waits for them
   // by their number, whichever of their variants it is for. So of variants that share all of their instances it is the
   // same, as expected_finish() is not: there each has its share, and one that nobody wants is served soon. kNever: no

@@ -40,6 +40,8 @@ void check(const v1::GatewayConfig& config) {
   require(!config.admin_address().empty(), "admin_address is empty");
   require(config.max_message_bytes() >= 1024 && config.max_message_bytes() <= 2147483647,
           "max_message_bytes must be 1024 to 2147483647");
+  require(config.max_body_bytes() >= 1024 && config.max_body_bytes() <= 2147483647,
+          "max_body_bytes must be 1024 to 2147483647");
   require(config.max_attempts() > 0, "max_attempts must be above 0");
   require(config.max_rows() > 0, "max_rows must be above 0");
   require(config.drain_timeout_ms() > 0, "drain_timeout_ms must be above 0");

@@ -1,6 +1,7 @@
 #include "gateway/server.h"
 
 #include <absl/synchronization/mutex.h>
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -73,6 +74,35 @@ void write_ready_file(const std::string& path, const std::string& grpc_address, 
     throw std::invalid_argument("cannot write ready_file '" + path + "'");
 }
 
+// libc keeps what a flood of requests needed. What was free for a whole look goes back to the system.
+class SpareMemory {
+ public:
+  void look() {
+    constexpr std::size_t kFew = 32 << 20;  // bytes
+    const std::size_t now = mallinfo2().fordblks;
+    if (std::min(now, last_) > kFew) {
+      malloc_trim(0);
+      last_ = 0;
+    } else {
+      last_ = now;
+    }
+  }
+
+ private:
+  std::size_t last_ = 0;  // free at the look before
+};
+
+// SIGTERM or SIGINT, when it comes.
+int wait_for(const sigset_t& signals) {
+  constexpr timespec kLook{.tv_sec = 5, .tv_nsec = 0};
+  SpareMemory spare;
+  for (;;) {
+    const int signal = sigtimedwait(&signals, nullptr, &kLook);
+    if (signal > 0) return signal;
+    spare.look();
+  }
+}
+
 }  // namespace
 
 int serve(const v1::GatewayConfig& config) {
@@ -129,8 +159,7 @@ int serve(const v1::GatewayConfig& config) {
          {"http", http.address()},
          {"admin", admin.address()},
          {"policy", config.dispatch().policy()}});
-    int signal = 0;
-    sigwait(&signals, &signal);
+    const int signal = wait_for(signals);
     log(LogLevel::kInfo, "gateway_draining", {{"signal", std::int64_t{signal}}});
     std::thread([signals] {
       int second = 0;

@@ -134,5 +134,32 @@ TEST(ExpectedFinish, IsNeverWhereNothingFits) {
   EXPECT_EQ(rig.scheduler.expected_finish({.length = 10}, 0), kNever);
 }
 
+// In batches as bulk rows form them, on all instances, and behind what runs and waits for any variant of these.
+TEST(Forecast, CountsBatchesInstancesAndWhatWaits) {
+  Scheduler scheduler(Options{.policy = Policy::kLate, .max_queued = 1 << 20, .batching = Batching::kDeadline});
+  Actions out;
+  for (VariantId v = 0; v < 2; ++v) {
+    scheduler.add_runtime({.max_length = 64,
+                           .max_batch = 8,
+                           .capacity = 1000,
+                           .latency = {{64, 1, 2 * kMs}, {64, 8, 8 * kMs}},
+                           .variant = v});
+  }
+  const RuntimeId both = scheduler.add_bundle({0, 1});
+  for (int i = 0; i < 2; ++i) scheduler.join(both, 1, 0, out);
+  const std::vector<std::int32_t> rows(160, 64);
+  const RowsForecast idle = scheduler.forecast(rows, 0, 0);
+  EXPECT_EQ(idle.alone, 80 * kMs);
+  EXPECT_EQ(idle.behind, 82 * kMs);  // and one row that is the last
+  scheduler.hold();
+  for (Tag tag = 0; tag < 80; ++tag) scheduler.arrive(tag, {.length = 64, .bulk = true, .variant = 1}, 0, out);
+  const RowsForecast behind = scheduler.forecast(rows, 0, 0);
+  EXPECT_EQ(behind.alone, 80 * kMs);
+  EXPECT_EQ(behind.behind, 122 * kMs);
+  scheduler.release(0, out);
+  EXPECT_EQ(scheduler.forecast(rows, 0, 0).behind, 122 * kMs);
+  EXPECT_EQ(scheduler.forecast(std::vector<std::int32_t>{1, 65}, 0, 0).alone, kNever);
+}
+
 }  // namespace
 }  // namespace arlo::dispatch

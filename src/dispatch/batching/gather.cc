@@ -5,12 +5,6 @@
 #include "dispatch/policies/timed.h"
 
 namespace arlo::dispatch {
-namespace {
-
-// Of the SLO, the part that what is overdue or bulk may keep an instance from others.
-constexpr TimeNs kPatience = 4;
-
-}  // namespace
 
 const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<RequestHandle>& rows) {
   const Request& r = s_.requests[rows.front()];

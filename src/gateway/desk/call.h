@@ -39,6 +39,10 @@ class Lane;
 class Router;
 struct Instance;
 
+// What a client can do whose deadline was too early.
+inline constexpr const char* kMoreTime =
+    "set a longer deadline (gRPC), x-request-timeout-ms (HTTP) or model.default_timeout_ms";
+
 // A batch, or a row alone, that an instance answered with an error of its own. Its rows go elsewhere, and what becomes
 // of them tells who was at fault.
 struct Failure {
@@ -106,6 +110,17 @@ class Call {
 
   // Of the class bulk: a client's wish, its token's or path's, or no client's.
   [[nodiscard]] bool bulk() const { return shadow || as_bulk || request.bulk(); }
+  static constexpr TimeNs kBulkPatience = 60;  // times the default time-out
+  static constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
+  // Where the client sets no deadline. `more`: predicted time of its rows, where there are several.
+  void set_default_deadline(TimeNs more) {
+    const TimeNs timeout = (bulk() ? kBulkPatience : 1) * model->default_timeout_ns + more;
+    deadline_ns = std::min(latest_ns, received_ns + std::min(timeout, kLongestTimeout));
+  }
+  // A helper has so long for its texts.
+  [[nodiscard]] TimeNs text_deadline() const {
+    return by_default ? std::min(latest_ns, received_ns + kBulkPatience * model->default_timeout_ns) : deadline_ns;
+  }
   // A row that waits gives up a little before the client does, so that the client learns why.
   [[nodiscard]] TimeNs waiting_deadline() const {
     if (visit) return deadline_ns;
@@ -122,15 +137,18 @@ class Call {
   std::shared_ptr<text::Job> text_job;  // where a helper makes the model's token ids; null: none does
   std::vector<Row> rows;
   TimeNs received_ns = 0;
-  std::unique_ptr<Trace> trace;  // null: none
-  TimeNs tokenized_ns = 0;       // that its texts took to become token ids
-  TimeNs deadline_ns = 0;        // always set: the client's, or the model's default
-  bool shadow = false;           // the gateway's own (shadow.h, ahead.h)
-  bool ahead = false;            // of these, a visit to the last stage beside an earlier one (ahead.h)
-  bool visit = false;            // the gateway's own, of a pipeline (flow_call.h)
-  bool as_bulk = false;          // whatever the request itself says (of a visit: as its client asked)
-  bool cancelled = false;        // by the client; under the router's lock
-  Fault fault;                   // why there is no answer; kOk: there is one. Under the router's lock until complete()
+  std::unique_ptr<Trace> trace;         // null: none
+  TimeNs tokenized_ns = 0;              // that its texts took to become token ids
+  TimeNs deadline_ns = 0;               // always set: the client's, or the model's default
+  TimeNs latest_ns = dispatch::kNever;  // that a default deadline may be
+  bool by_default = false;              // the deadline is one
+  bool in_turn = false;    // it is of many rows, and such requests are served one after the other (Desk::weigh)
+  bool shadow = false;     // the gateway's own (shadow.h, ahead.h)
+  bool ahead = false;      // of these, a visit to the last stage beside an earlier one (ahead.h)
+  bool visit = false;      // the gateway's own, of a pipeline (flow_call.h)
+  bool as_bulk = false;    // whatever the request itself says (of a visit: as its client asked)
+  bool cancelled = false;  // by the client; under the router's lock
+  Fault fault;             // why there is no answer; kOk: there is one. Under the router's lock until complete()
   std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows
   std::uint32_t open_rows = 0;       // that have not ended; under the router's lock
   std::atomic<std::uint32_t> holds{0};

@@ -74,7 +74,6 @@ UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
 // All rows or none: once one of them is refused, nothing of the request runs.
 void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   const auto& lengths = call.request.lengths();
-  const TimeNs deadline = call.waiting_deadline();
   if (call.ahead) sent(static_cast<Ahead&>(call));
   call.rows = std::vector<Row>(lengths.size());
   call.open_rows = static_cast<std::uint32_t>(lengths.size());
@@ -92,10 +91,10 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   }
   if (call.cancelled) {
     fail(call, {Code::kCancelled, "cancelled by the client"}, Call::kNoRow, now, effects);
-  } else if (now >= deadline) {
-    fail(call, {Code::kDeadlineExceeded, "the deadline had passed when the request came in"}, Call::kNoRow, now,
-         effects);
+  } else if (auto fault = weigh(call, now)) {
+    fail(call, std::move(*fault), Call::kNoRow, now, effects);
   }
+  const TimeNs deadline = call.waiting_deadline();
   if (call.model->flow != nullptr) {
     if (call.fault.code == Code::kOk) {
       scheduler_.hold();
@@ -130,7 +129,7 @@ dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& 
       {.length = row.length,
        .due = call.visit ? static_cast<const VisitCall&>(call).due : call.received_ns + call.model->slo_ns,
        .deadline = deadline,
-       .client = call.client,
+       .client = call.in_turn ? 0 : call.client,
        .bulk = call.bulk(),
        .variant = row.model().variant,
        .follows =
@@ -143,25 +142,6 @@ dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& 
   row.state = Row::State::kWaiting;
   waiting_.add(row);
   return admitted;
-}
-
-Fault Desk::refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs now) const {
-  const Call& call = *row.call;
-  Fault fault{Code::kResourceExhausted, ""};
-  fault.overload = true;
-  switch (admitted.admission) {
-    case dispatch::Admission::kTooLate:
-      fault.predicted_ms = admitted.predicted / kMs;
-      fault.message = "an answer would take about " + in_ms(admitted.predicted) + ", and the deadline is in " +
-                      in_ms(call.deadline_ns - now) + ": allow more time, or try again later";
-      return fault;
-    case dispatch::Admission::kFull:
-      fault.message = "the gateway's queue is full (" + std::to_string(config_.dispatch().max_queued()) +
-                      " rows wait): try again later";
-      return fault;
-    default:
-      return fleet_.no_instance(row.length, row.model().variant);
-  }
 }
 
 void Desk::cancel(Call& call, TimeNs now, Effects& effects) {
@@ -278,14 +258,15 @@ void Desk::expired(Row& row, bool evicted, TimeNs now, Effects& effects) {
   if (!scheduler_.fits_any(row.length, variant)) {
     fail(*row.call, fleet_.no_instance(row.length, variant), row.index, now, effects);
   } else if (now >= row.call->waiting_deadline()) {
-    fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + ")"}, row.index, now,
-         effects);
+    fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + "): " + kMoreTime},
+         row.index, now, effects);
   } else if (row.call->bulk()) {
     Fault fault{Code::kResourceExhausted, "the queue is full, and interactive requests go first: try again later"};
     fault.overload = true;
     fail(*row.call, std::move(fault), row.index, now, effects);
   } else {
-    Fault fault{Code::kDeadlineExceeded, "the request waited " + waited + ", and its deadline cannot be met any more"};
+    Fault fault{Code::kDeadlineExceeded,
+                "the request waited " + waited + ", and its deadline cannot be met any more: " + kMoreTime};
     fault.overload = true;
     fail(*row.call, std::move(fault), row.index, now, effects);
   }
@@ -547,7 +528,8 @@ void Desk::check_deadlines(TimeNs now, Effects& effects) {
     if (now >= deadline_of(*row) && row->journey != nullptr && row->journey->answered()) {
       late_.push_back(row);
     } else if (now >= call.deadline_ns) {
-      fail(call, {Code::kDeadlineExceeded, "the deadline passed while the request ran"}, Call::kNoRow, now, effects);
+      fail(call, {Code::kDeadlineExceeded, std::string("the deadline passed while the request ran: ") + kMoreTime},
+           Call::kNoRow, now, effects);
     } else {
       next_deadline_ = std::min(next_deadline_, deadline_of(*row));
     }

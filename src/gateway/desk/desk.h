@@ -63,6 +63,10 @@ class Desk {
   void cancel_all();                                                      // of these
 
  private:
+  // Of a request of several rows: whether it is bulk, and its deadline where the client sets none. A fault: it cannot
+  // be answered in time, or there is no room for it.
+  MaybeFault weigh(Call& call, TimeNs now);
+  [[nodiscard]] MaybeFault room_for(const Call& call, dispatch::VariantId variant, TimeNs ahead) const;
   // The rows that start with the action there, as one batch. Returns the place of the next action.
   std::size_t begin(std::size_t at, TimeNs now, Effects& effects);
   void send(std::span<Row* const> rows, const std::shared_ptr<Instance>& instance, const RuntimeInfo& runtime,
@@ -86,7 +90,7 @@ class Desk {
   bool take_back(UpstreamCall::Part& part, TimeNs now, Effects& effects);
   void end(Row& row, TimeNs now, Effects& effects);
   dispatch::Admitted arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects);
-  [[nodiscard]] Fault refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs now) const;
+  [[nodiscard]] Fault refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs now);
   void check_fit(TimeNs now, Effects& effects);
   void check_deadlines(TimeNs now, Effects& effects);
   UpstreamCall::Part*& running(dispatch::RequestHandle handle);
@@ -155,6 +159,7 @@ class Desk {
   std::unordered_set<UpstreamCall*> left_behind_;  // at instances that were ejected
   std::uint32_t at_workers_ = 0;
   std::vector<Row*> batch_;                  // that is being started
+  std::vector<std::int32_t> lengths_;        // of the rows that are weighed
   TimeNs next_deadline_ = dispatch::kNever;  // of a running row; may be early, never late
   // Of cascades.
   Scratch scratch_;

@@ -32,10 +32,10 @@ constexpr std::size_t kLargeBody = 1 << 20;   // bytes
 constexpr std::size_t kSwells = 16;  // what a packed body may grow to, times its size, and is likely not to exceed
 constexpr std::size_t kLongestId = 128;
 constexpr std::string_view kJson = "application/json";
-constexpr const char* kTooLarge = "the body is larger than the gateway takes: send fewer texts at a time";
 constexpr const char* kNoMemory = "the gateway holds as much of requests as it may: try again a little later";
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr const char* kTimeoutMs = "x-request-timeout-ms";
+constexpr const char* kRetrySoon = "retry-after: 1\r\n";
 
 std::string peer_of(int fd) {
   transport::SocketAddress address;
@@ -233,7 +233,7 @@ bool ApiConnection::take_body(std::string* body) {
     account();
     if (state == ChunkedBody::State::kMore) return false;
     if (state == ChunkedBody::State::kTooLarge) {
-      refuse_and_close(413, kTooLarge);
+      refuse_and_close(413, too_large());
       return false;
     }
     if (state == ChunkedBody::State::kWrong) {
@@ -275,7 +275,7 @@ bool ApiConnection::take_head() {
     return false;
   }
   if (head->body > all_.limits().body_bytes) {
-    refuse_and_close(413, kTooLarge);
+    refuse_and_close(413, too_large());
     return false;
   }
   chunks_ = ChunkedBody(chunked_ ? all_.limits().body_bytes : 0);
@@ -295,6 +295,9 @@ void ApiConnection::serve(std::string body) {
   const Route* route = found.route;
   request_.reset();
   dialect_ = found.dialect;
+  if (method_ == "OPTIONS" && !header("access-control-request-method").empty() && !all_.limits().origins.empty()) {
+    return answer(200, {{}, "text/plain", cors(true)});
+  }
   if (route == nullptr && found.other.empty()) {
     return refuse({Code::kNotFound, "there is no such path; see docs/http.md, or POST /v1/embeddings", false, 0,
                    Fault::Kind::kNoPath});
@@ -449,23 +452,47 @@ void ApiConnection::refuse(const Fault& fault) {
   if (status == 401) {
     said.headers = "WWW-Authenticate: Bearer realm=\"arlo\"\r\n";
   } else if (status == 429) {
-    const auto wait = std::max<std::int64_t>(fault.predicted_ms, 100);
+    // Clients' packages honour it up to a minute, and retry sooner above that.
+    const auto wait = std::clamp<std::int64_t>(fault.predicted_ms, 100, 60'000);
     said.headers =
         "retry-after-ms: " + std::to_string(wait) + "\r\nretry-after: " + std::to_string((wait + 999) / 1000) + "\r\n";
   } else if (status == 503) {
-    said.headers = "retry-after: 1\r\n";
+    said.headers = kRetrySoon;
   } else if (status == 504) {
     said.headers = "x-should-retry: false\r\n";
   }
   answer(status, std::move(said));
 }
 
-void ApiConnection::refuse_and_close(int status, const char* why) {
+void ApiConnection::refuse_and_close(int status, const std::string& why) {
   last_ = true;
   const Dialect dialect = dialect_of(target_of(in_));
   in_.clear();
   const Code code = status >= 500 ? Code::kUnavailable : Code::kInvalidArgument;
-  answer(status, {write_fault(dialect, {code, why}, request_id_)});
+  ApiAnswer said{write_fault(dialect, {code, why}, request_id_)};
+  if (status == 503) said.headers = kRetrySoon;
+  answer(status, std::move(said));
+}
+
+std::string ApiConnection::too_large() const {
+  return "the body is larger than " + std::to_string(all_.limits().body_bytes) +
+         " bytes: send fewer texts at a time, or raise gateway.max_body_bytes";
+}
+
+std::string ApiConnection::cors(bool preflight) const {
+  const auto& origins = all_.limits().origins;
+  if (origins.empty()) return {};
+  const bool any = std::ranges::find(origins, "*") != origins.end();
+  std::string out = any ? "" : "Vary: Origin\r\n";
+  const auto origin = header("origin");
+  if (origin.empty() || (!any && std::ranges::find(origins, origin) == origins.end())) return out;
+  out.append("Access-Control-Allow-Origin: ").append(any ? "*" : origin).append("\r\n");
+  if (!preflight) return out + "Access-Control-Expose-Headers: *\r\n";
+  out.append("Access-Control-Allow-Methods: GET, HEAD, POST\r\nAccess-Control-Max-Age: 86400\r\n");
+  if (const auto wanted = header("access-control-request-headers"); !wanted.empty()) {
+    out.append("Access-Control-Allow-Headers: ").append(wanted).append("\r\n");
+  }
+  return out;
 }
 
 void ApiConnection::answer(int status, ApiAnswer made) {
@@ -482,6 +509,8 @@ void ApiConnection::answer(int status, ApiAnswer made) {
   }
   request_.reset();
   called_ = 0;
+  if (made.headers.find("Access-Control-") == std::string::npos) made.headers += cors(false);
+  headers_.clear();
   if (!request_id_.empty()) made.headers += "x-request-id: " + request_id_ + "\r\n";
   HttpAnswer said{status, made.type, std::move(made.body), std::move(made.headers)};
   const bool apart = !head_only_ && said.body.size() > ApiRequest::kLongAnswer;  // a copy would take a while

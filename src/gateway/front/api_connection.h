@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gateway/fleet/lane.h"
 #include "gateway/front/api_request.h"
@@ -25,11 +26,12 @@ struct ApiLimits {
   std::size_t memory = 0;       // bytes of requests and answers of a lane's connections
   std::size_t head_bytes = 0;
   std::size_t body_bytes = 0;
-  TimeNs head_time = 0;       // from a head's first byte to its last
-  TimeNs body_time = 0;       // of a body; for a client to take an answer, or the next part of a long one
-  TimeNs idle_time = 0;       // between requests
-  TimeNs first_time = 0;      // to a connection's first words, with those of TLS
-  transport::TlsContext tls;  // null: in the clear
+  TimeNs head_time = 0;              // from a head's first byte to its last
+  TimeNs body_time = 0;              // of a body; for a client to take an answer, or the next part of a long one
+  TimeNs idle_time = 0;              // between requests
+  TimeNs first_time = 0;             // to a connection's first words, with those of TLS
+  transport::TlsContext tls;         // null: in the clear
+  std::vector<std::string> origins;  // of pages in browsers that may ask; "*": any
 };
 
 class ApiConnection;
@@ -109,7 +111,10 @@ class ApiConnection final : public transport::Loop::Watch,
   void write();
   void answer(int status, ApiAnswer answer);
   void refuse(const Fault& fault);
-  void refuse_and_close(int status, const char* why);
+  void refuse_and_close(int status, const std::string& why);
+  [[nodiscard]] std::string too_large() const;
+  // Headers that let a page of another origin read the answer; `preflight`: and ask at all.
+  [[nodiscard]] std::string cors(bool preflight) const;
   void wait(State state, TimeNs time);
   void account();
   void watch();

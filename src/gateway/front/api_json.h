@@ -71,7 +71,7 @@ MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes);
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out);
 // Bytes of a tensor that is made of a body: a text that is repeated for each row, a prompt, and rows that are filled up
 // to the widest can make it far larger than what a client sends.
-inline constexpr std::size_t kMostMade = 16 << 20;
+inline constexpr std::size_t kMostMade = 64 << 20;
 MaybeFault check_made(std::size_t bytes);
 // The input `name` of BYTES [rows], each text behind `before`. INVALID_ARGUMENT: above kMostMade.
 MaybeFault add_texts(std::string_view name, std::string_view before, const std::vector<std::string>& texts,

@@ -17,13 +17,6 @@
 #include "transport/listener.h"
 
 namespace arlo::gateway {
-namespace {
-
-// While JSON is read it takes many times its size, and keeps the lane's thread from its other connections.
-constexpr std::size_t kLargestBody = 2 << 20;
-
-}  // namespace
-
 // What one lane has of the port; of its thread.
 class ApiPort::OnLane final : private ApiConnections {
  public:
@@ -126,12 +119,14 @@ ApiPort::ApiPort(DataService& service, const v1::GatewayConfig& config, Lanes& l
   ApiLimits limits;
   limits.connections = std::max<std::size_t>(1, from.connections() / lanes.size());
   limits.sharers = 2 * lanes.size();
-  limits.memory = std::max<std::size_t>(from.memory_bytes() / lanes.size(), 4 * config.max_message_bytes());
+  limits.memory = std::max<std::size_t>(from.memory_bytes() / lanes.size(),
+                                        4 * std::max(config.max_message_bytes(), config.max_body_bytes()));
   limits.head_bytes = from.header_bytes();
-  limits.body_bytes = std::min<std::size_t>(kLargestBody, config.max_message_bytes());
+  limits.body_bytes = config.max_body_bytes();
   limits.head_time = from.header_timeout_ms() * kMs;
   limits.body_time = from.body_timeout_ms() * kMs;
   limits.idle_time = from.ping_after_ms() * kMs;
+  limits.origins.assign(config.cors_origins().begin(), config.cors_origins().end());
   limits.first_time = from.preface_timeout_ms() * kMs;
   if (const auto& tls = config.tls(); !tls.certificate_file().empty()) {  // which the data port has looked at
     limits.tls = transport::make_tls({tls.certificate_file(), tls.key_file(), tls.client_ca_file()},

@@ -23,7 +23,8 @@ void ApiRequest::read(const DataService& service, std::size_t most) {
       fault_ = invalid("Content-Encoding: gzip and deflate are taken, and no other");
     } else if (state == transport::Opened::kTooLarge) {
       status_ = 413;
-      fault_ = invalid("the body is larger than the gateway takes: send fewer texts at a time");
+      fault_ = invalid("the body is larger than " + std::to_string(most) +
+                       " bytes when opened: send fewer texts at a time, or raise gateway.max_body_bytes");
     } else if (state == transport::Opened::kMalformed) {
       fault_ = invalid("the body is not what its Content-Encoding says");
     }

@@ -47,7 +47,9 @@ class ApiRequest {
   [[nodiscard]] std::shared_ptr<text::Job> wanted() const {
     return fault_ ? text::wanted_of(task->text_job()) : nullptr;
   }
-  [[nodiscard]] TimeNs patience() const { return model_->default_timeout_ns; }  // of a client that says nothing of it
+  [[nodiscard]] TimeNs patience() const {
+    return Call::kBulkPatience * model_->default_timeout_ns;
+  }  // for a helper, by default
   [[nodiscard]] std::string model() const { return model_ == nullptr ? "" : model_->name; }
 
  private:

@@ -12,11 +12,9 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr TimeNs kBulkPatience = 60;  // times the default time-out
 // Bytes of a request that are worth another thread: text is made token ids, tensors are only looked through.
 constexpr std::size_t kLongText = 64 << 10;
 constexpr std::size_t kLongTensors = 1 << 20;
-constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
 
 // Comparison in time that does not tell how much of the token was right.
 bool same_secret(std::string_view given, std::string_view wanted) {
@@ -25,11 +23,6 @@ bool same_secret(std::string_view given, std::string_view wanted) {
     difference |= static_cast<unsigned char>(given[i] ^ wanted[i % wanted.size()]);
   }
   return difference == 0;
-}
-
-TimeNs deadline_of(const transport::ServerCall& call, TimeNs received, TimeNs fallback) {
-  if (call.deadline() == kNever) return received + fallback;
-  return std::min(call.deadline(), received + kLongestTimeout);
 }
 
 // Whether it sends this bearer token.
@@ -122,15 +115,15 @@ MaybeFault DataService::open(std::string body, const Context& context, bool stre
   }
   call->client = client_of(context);
   call->as_bulk = bulk_by_rule(context, call->request);
-  const TimeNs patience = call->bulk() ? kBulkPatience : 1;
-  const TimeNs timeout = std::min(patience * model->default_timeout_ns, kLongestTimeout);
-  call->deadline_ns = deadline_of(context, call->received_ns, timeout);
   // A stream's deadline is that of the stream: one request on it still gets no more than the default.
-  if (streamed) call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout);
+  call->by_default = streamed || context.deadline() == kNever;
+  call->latest_ns = std::min(context.deadline(), call->received_ns + Call::kLongestTimeout);
   const TimeNs timeout_us = call->request.timeout_us();
-  if (timeout_us != 0 && timeout_us < kLongestTimeout / 1000) {
-    call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout_us * 1000);
+  if (timeout_us != 0 && timeout_us < Call::kLongestTimeout / 1000) {
+    call->latest_ns = std::min(call->latest_ns, call->received_ns + timeout_us * 1000);
   }
+  call->deadline_ns = call->latest_ns;
+  if (call->by_default) call->set_default_deadline(0);
   if (model->text_elsewhere()) call->text_job = std::make_shared<text::Job>();
   return {};
 }

@@ -50,7 +50,7 @@ void InferCall::bound(const MaybeFault& refusal) {
     return release();
   }
   if (const auto job = refusal ? text::wanted_of(text_job) : nullptr) {
-    return service_.let_help(job, client, deadline_ns, *lane, [this] { bind(); });
+    return service_.let_help(job, client, text_deadline(), *lane, [this] { bind(); });
   }
   if (refusal) {
     service_.count_refused(*this, *refusal);

@@ -108,7 +108,7 @@ void StreamCall::bind(Item& item) {
 void StreamCall::begin(Item& item, MaybeFault fault) {
   if (call_ == nullptr) fault = Fault{Code::kCancelled, "cancelled by the client"};
   if (const auto job = fault && call_ != nullptr ? text::wanted_of(item.text_job) : nullptr) {
-    service_.let_help(job, item.client, item.deadline_ns, lane_, [this, &item] { bind(item); });
+    service_.let_help(job, item.client, item.text_deadline(), lane_, [this, &item] { bind(item); });
     advance();
     return;
   }

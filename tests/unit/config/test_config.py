@@ -107,6 +107,8 @@ def test_refused(old: str, new: str, message: str) -> None:
         ("[gateway]\nhttp_address = 'h:65536'", "serve.toml:8: gateway.http_address must be"),
         ("[gateway]\nadmin_address = 'unix:'", "serve.toml:8: gateway.admin_address must be"),
         ("[gateway]\ngrpc_address = 'unix:/run/a'", "serve.toml:8: gateway.grpc_address must be"),
+        ("[gateway]\ncors_origins = ['https://a.example/']", "gateway.cors_origins must be * or origins"),
+        ("[gateway]\ncors_origins = ['a.example']", "gateway.cors_origins must be * or origins"),
         ("[gateway]\ntls_key_file = 'k'", "gateway.tls_key_file needs tls_certificate_file beside it"),
         ("[gateway]\ntls_certificate_file = 'k'", "gateway.tls_certificate_file needs tls_key_file beside it"),
         ("[gateway]\ntls_client_ca_file = 'k'", "gateway.tls_client_ca_file needs tls_certificate_file and"),

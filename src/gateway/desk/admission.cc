@@ -1,0 +1,89 @@
+// What a request is told before any of its rows runs.
+#include <algorithm>
+#include <string>
+
+#include "gateway/desk/desk.h"
+#include "gateway/fleet/cascade.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr TimeNs kMs = 1'000'000;
+
+std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
+
+Fault overload(TimeNs predicted, std::string message) {
+  Fault fault{Code::kResourceExhausted, std::move(message)};
+  fault.overload = true;
+  fault.predicted_ms = predicted / kMs;
+  return fault;
+}
+
+Fault too_late(const Call& call, TimeNs predicted, TimeNs now) {
+  return overload(predicted, "an answer would take about " + in_ms(predicted) + ", and the deadline is in " +
+                                 in_ms(call.deadline_ns - now) + ": " + kMoreTime +
+                                 ", send fewer rows at a time, or retry later");
+}
+
+}  // namespace
+
+// A request whose rows alone take longer than the SLO cannot be on time, whatever comes first: it is bulk, and waits
+// behind those that can be.
+MaybeFault Desk::weigh(Call& call, TimeNs now) {
+  const bool own = call.shadow || call.visit;
+  if (call.rows.size() > 1 && !own && call.model->flow == nullptr) {
+    const auto variant = call.rows.front().model().variant;
+    lengths_.clear();
+    for (const Row& row : call.rows) lengths_.push_back(row.length);
+    auto [alone, behind] = scheduler_.forecast(lengths_, variant, now);
+    if (alone != dispatch::kNever) {
+      const bool fits = call.rows.size() <= config_.dispatch().max_queued() / 2;
+      if (fits && alone > call.model->slo_ns && !call.request.says_class()) call.as_bulk = true;
+      call.in_turn = fits && call.bulk();
+      if (auto fault = call.in_turn ? room_for(call, variant, behind - alone) : MaybeFault()) return fault;
+      if (call.by_default) {
+        TimeNs later = 0;  // of a cascade, were all rows to go all the way
+        for (std::size_t s = 1; call.model->cascade != nullptr && s < call.model->cascade->stages.size(); ++s) {
+          const auto stage = scheduler_.forecast(lengths_, call.model->cascade->stages[s].model->variant, now).alone;
+          if (stage != dispatch::kNever) later += stage;
+        }
+        call.set_default_deadline(behind + later);
+      }
+      // What interactive rows wait for is judged row by row.
+      const TimeNs needed = call.in_turn ? behind : alone;
+      if (now < call.waiting_deadline() && now + needed > call.waiting_deadline()) return too_late(call, behind, now);
+    }
+  }
+  if (now < call.waiting_deadline()) return {};
+  return Fault{Code::kDeadlineExceeded, "the deadline had passed when the request came in"};
+}
+
+// Bulk may take half of the queue.
+MaybeFault Desk::room_for(const Call& call, dispatch::VariantId variant, TimeNs ahead) const {
+  const std::int64_t room = config_.dispatch().max_queued() / 2;
+  const auto rows = static_cast<std::int64_t>(call.rows.size());
+  const std::int64_t waiting = scheduler_.queued_of(variant);
+  if (waiting + rows <= room) return {};
+  return overload(ahead / waiting * (waiting + rows - room),
+                  std::to_string(waiting) + " rows wait, and with the " + std::to_string(rows) +
+                      " of this request they would be more than " + std::to_string(room) +
+                      " (half of dispatch.max_queued): retry later, or send fewer rows at a time");
+}
+
+Fault Desk::refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs now) {
+  const auto variant = row.model().variant;
+  switch (admitted.admission) {
+    case dispatch::Admission::kTooLate:
+      return too_late(*row.call, admitted.predicted, now);
+    case dispatch::Admission::kFull: {
+      const auto forecast = scheduler_.forecast({&row.length, 1}, variant, now);
+      return overload(forecast.behind == dispatch::kNever ? 0 : forecast.behind - forecast.alone,
+                      "the gateway's queue is full (" + std::to_string(config_.dispatch().max_queued()) +
+                          " rows wait): try again later");
+    }
+    default:
+      return fleet_.no_instance(row.length, variant);
+  }
+}
+
+}  // namespace arlo::gateway
