@@ -12,7 +12,7 @@ from arlo.compile.repository.triton_config import model_code, triton_config
 from arlo.compile.signals.words import words_of
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.export import OPSET, tools_of
-from arlo.compile.steps.latency import points_of
+from arlo.compile.steps.latency import busy_warning, points_of
 from arlo.compile.steps.repository import RepositoryWriter
 from arlo.compile.steps.tokenizer import FILE_NAME as TOKENIZER
 from arlo.compile.steps.verify import verification_of
@@ -66,6 +66,7 @@ def write_repository(
             "importance": options.importance,
             "confidence": options.confidence,
             "histogram": options.histogram,
+            "measured_busy": any(each.measured and busy_warning(each.measured) for each in runtimes),
             "opset": OPSET,
             "pooling": list(model.pooling),
             "layers": [layer.kind for layer in model.layers],

