@@ -1,4 +1,4 @@
-"""`arlo serve` of three tiny models on real Triton, for the clients that `make clients` installs."""
+"""`arlo serve` of four tiny models on real Triton, for the clients that `make clients` installs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "embedder": {"pooling": {"pooling_mode_mean_tokens": True}},
     "reranker": {"head": "ForSequenceClassification", "labels": 1},
     "classifier": {"head": "ForSequenceClassification"},
+    "indexer": {"pooling": {"pooling_mode_mean_tokens": True}},
 }
+SLO_MS = {"indexer": 50}  # far below what a thousand of its rows take
 SERVE = """
 [workers]
 count = 1
@@ -42,7 +44,7 @@ MODEL = """
 [[model]]
 name = "{name}"
 repository = "{name}.out"
-slo_ms = 5000
+slo_ms = {slo_ms}
 """
 
 
@@ -60,7 +62,7 @@ def served(folder: Path) -> Iterator[str]:
         out = folder / f"{name}.out"
         compile_model(CompileOptions(source=source, out=out, lengths=(MAX_TOKENS,), cache=folder / "cache"))
     port, mark = free_port("127.0.0.1"), uuid.uuid4().hex
-    text = "".join(MODEL.format(name=name) for name in MODELS) + SERVE.format(port=port)
+    text = "".join(MODEL.format(name=name, slo_ms=SLO_MS.get(name, 5000)) for name in MODELS) + SERVE.format(port=port)
     (folder / "serve.toml").write_text(text)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -85,7 +87,7 @@ def call(client: str, *words: str) -> Any:
         pytest.skip("the clients' packages are not there: make clients")
     done = subprocess.run(
         (str(PYTHON), str(CALLS / f"{client}_calls.py"), *words),
-        capture_output=True, text=True, timeout=120, check=False, cwd="/",
+        capture_output=True, text=True, timeout=300, check=False, cwd="/",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -63,7 +63,7 @@ def test_openai(served: str, vectors: Any) -> None:
     close(said["floats"], vectors)
     close(said["short"], vectors[0][:8] / np.linalg.norm(vectors[0][:8]))
     assert said["tokens"] > 2 * len(TEXTS)
-    assert said["models"] == ["classifier", "embedder", "reranker"]
+    assert said["models"] == ["classifier", "embedder", "indexer", "reranker"]
     assert said["model"] == "embedder"
     errors = said["errors"]
     assert errors["model"][:2] == ["NotFoundError", 404]
@@ -126,7 +126,7 @@ def test_triton_client(served: str, vectors: Any) -> None:
         close(made / np.linalg.norm(made, axis=1, keepdims=True), vectors)
     assert said["live"]
     assert "text" in said["inputs"]
-    assert said["index"] == ["classifier", "embedder", "reranker"]
+    assert said["index"] == ["classifier", "embedder", "indexer", "reranker"]
 
 
 def test_kserve(served: str, vectors: Any) -> None:
@@ -134,3 +134,8 @@ def test_kserve(served: str, vectors: Any) -> None:
     made = np.asarray(said["vectors"])
     close(made / np.linalg.norm(made, axis=1, keepdims=True), vectors)
     assert said["live"]
+
+
+def test_packages_that_index_are_answered_at_their_default_batches(served: str) -> None:
+    said = call("indexing", served, "indexer")
+    assert said == {"openai": 2048, "langchain": 1500, "llama_index": 1500, "haystack": 1500, "cohere": 1000}
