@@ -212,7 +212,7 @@ def test_histograms_by_name() -> None:
         (["--workers", "4", *PAPER, *DEMAND, "--solver", "gurobbi"], "did you mean 'gurobi'?"),
         (["--workers", "4", *PAPER, *DEMAND, "--solver", "highs", "--objective", "queueing"], "objective paper only"),
         (["--workers", "4", *PAPER, *DEMAND, "--time-limit-s", "0"], "--time-limit-s must be above 0, not 0"),
-        (["--workers", "4", "--slo-ms", "nan", *PAPER[2:], *DEMAND], "--slo-ms must be above 0, not nan"),
+        (["--workers", "4", "--slo-ms", "nan", *PAPER[2:], *DEMAND], "--slo-ms: must be a number, not 'nan'"),
         (["--workers", "4", "--slo-ms", "150", *DEMAND], "name the runtimes: --max-lengths"),
         (["--workers", "4", "--slo-ms", "150", "--max-lengths", "64", *DEMAND], "name the runtimes: --max-lengths"),
         (["--workers", "4", "--slo-ms", "150", "--repository", "no", *DEMAND], "no has no arlo.json"),
