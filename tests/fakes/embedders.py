@@ -43,7 +43,7 @@ def write_embedder(
         special = ("[PAD]", "[CLS]", "[UNK]", "[SEP]", "[MASK]")
         write_tokenizer(folder, special)
         named = {f"{token[1:-1].lower()}_token": token for token in special}
-        told = {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": padding_side, **named}
+        told: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": padding_side, **named}
         (folder / "tokenizer_config.json").write_text(json.dumps(told | {"model_max_length": MAX_TOKENS}))
         modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
         (folder / "1_Pooling").mkdir(exist_ok=True)

@@ -27,9 +27,9 @@ class Serving:
     log: Path
     ready: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    async def wait_ready(self) -> None:
+    async def wait_ready(self, *, timeout_s: float = 60) -> None:
         assert self.process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(timeout_s):
             line = await self.process.stdout.readline()
         assert line, f"it ended before it was ready: {self.log.read_text()}"
         self.ready = json.loads(line)
