@@ -75,6 +75,8 @@ serve: setup ## the demo cluster, staying up: text over HTTP on 8080, gRPC on 80
 # cluster from a process in which grpcio has been at work before.
 QUICK_TESTS := tests/unit tests/property tests/golden
 RAY_TESTS := tests/integration/test_ray_pool.py
+# 96 model folders against the libraries: minutes of exports, so a target of its own.
+MATRIX_TESTS := tests/integration/test_folder_matrix.py
 # Gateway, workers, engines and control plane by themselves; the others are clusters as users start them.
 FLEET_TESTS := $(addprefix tests/integration/,gateway workers compile) $(wildcard tests/integration/test_control_*.py)
 # The build folder of the install: the C++ unit tests are built there too, on the same libraries.
@@ -101,7 +103,7 @@ test-quick: setup
 	$(PY) -m pytest -n $(JOBS) --dist loadfile $(QUICK_TESTS) $(PYTEST_ARGS)
 
 test-servers: setup
-	$(PY) -m pytest tests/integration --ignore=$(RAY_TESTS) $(addprefix --ignore=,$(FLEET_TESTS)) $(PYTEST_ARGS)
+	$(PY) -m pytest tests/integration $(addprefix --ignore=,$(RAY_TESTS) $(MATRIX_TESTS)) $(addprefix --ignore=,$(FLEET_TESTS)) $(PYTEST_ARGS)
 
 # A Python with NumPy 2 for one worker; without it the test that needs it is skipped.
 build/numpy2/.stamp: tests/integration/workers/numpy2.txt | $(VENV)/.venv.stamp
@@ -109,6 +111,10 @@ build/numpy2/.stamp: tests/integration/workers/numpy2.txt | $(VENV)/.venv.stamp
 	$(PY) -m venv build/numpy2
 	build/numpy2/bin/pip --disable-pip-version-check install --quiet --no-deps -r $< && touch $@ || \
 	  echo "NumPy 2 cannot be installed: the test that needs it will be skipped" >&2
+
+.PHONY: test-matrix
+test-matrix: setup ## 96 model folders, served, against transformers and sentence-transformers (5 minutes)
+	$(PY) -m pytest $(MATRIX_TESTS) $(PYTEST_ARGS)
 
 test-fleet: setup build/numpy2/.stamp
 	$(PY) -m pytest $(FLEET_TESTS) $(PYTEST_ARGS)

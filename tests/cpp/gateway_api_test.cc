@@ -150,12 +150,12 @@ TEST(HttpApi, BytesAreBase64) {
 
 TEST(HttpApi, RowsAreFilledUpToALimit) {
   ModelSpec model = *http_api_models()[0];
-  model.longest = 8192;
+  model.longest = 65536;
   const auto body = [](std::size_t ids) {
     return R"({"inputs":[[)" + repeated("6", ids) + "]," + repeated("[6]", kRows - 1) + "]}";
   };
   EXPECT_FALSE(asked(*make_tei_embed(), body(2048), model));
-  EXPECT_TRUE(asked(*make_tei_embed(), body(8192), model));
+  EXPECT_TRUE(asked(*make_tei_embed(), body(65536), model));
 }
 
 TEST(HttpApi, TokensAreCountedOverAllTexts) {

@@ -196,7 +196,7 @@ TEST(ResponsePlan, SaysHowTheAnswerCameToBe) {
       EXPECT_EQ(parameters.at("batch_rows").int64_param(), 5);
       EXPECT_EQ(parameters.count("triton_final_response"), wants && streamed ? 1U : 0U);
       EXPECT_TRUE(!wants || !streamed || parameters.at("triton_final_response").bool_param());
-      EXPECT_EQ(parameters.size(), wants && streamed ? 8U : 7U);
+      EXPECT_EQ(parameters.size(), wants && streamed ? 9U : 8U);
     }
   }
 }
