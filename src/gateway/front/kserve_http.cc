@@ -137,7 +137,7 @@ void write_numbers(std::string_view raw, json* out) {
 template <class T>
 MaybeFault write_floats(std::string_view raw, std::int64_t rows, json* out) {
   std::vector<T> values(raw.size() / sizeof(T));
-  std::memcpy(values.data(), raw.data(), values.size() * sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), raw.data(), values.size() * sizeof(T));
   const auto each = rows > 0 ? values.size() / static_cast<std::size_t>(rows) : values.size();
   if (auto fault = check_finite<T>(values, each)) {
     fault->message += "; as binary data, and over gRPC, they come as they are";
