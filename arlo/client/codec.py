@@ -262,7 +262,7 @@ def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:
         request.inputs.add(name=name, datatype="BYTES", shape=(len(rows), 1))
         request.raw_input_contents.append(to_raw(np.array(column, np.object_)))
     if any(row.cut for row in rows):
-        request.parameters["truncate"].string_param = "END"
+        request.parameters["truncate"].bool_param = True
 
 
 def is_final(response: Any) -> bool:

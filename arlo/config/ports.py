@@ -39,7 +39,7 @@ class GatewayConfig:
     aliases: dict[str, str] = option(factory=dict, doc='Further names of models: `{"ada" = "minilm"}` (docs/http.md).')
     auto_truncate: bool = option(
         default=False,
-        doc="Texts over HTTP that are too long are cut at their end where `truncate` is not said; else refused.",
+        doc="Texts over HTTP that are too long are cut where `truncate` is not said; else refused.",
     )
     text_helpers: int = option(
         default=2,

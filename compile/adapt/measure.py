@@ -44,7 +44,8 @@ def encode(tokenizer: Path, texts: Sequence[str], length: int) -> list[tuple[int
 
     loaded = Tokenizer.from_file(str(tokenizer))
     loaded.no_padding()
-    loaded.enable_truncation(max_length=length)
+    side = loaded.truncation["direction"] if loaded.truncation else "right"
+    loaded.enable_truncation(max_length=length, direction=side)
     return [tuple(each.ids) for each in loaded.encode_batch(list(texts))]
 
 

@@ -5,8 +5,9 @@ Cache key: all files of the folder but weights, options, this code. Check: on od
 AutoTokenizer.
 
 The tokenizer is what AutoTokenizer makes of the folder: tokenizer_config.json, added_tokens.json and
-special_tokens_map.json change what tokenizer.json says. Truncation and padding are dropped: the MiniLM folder, for one,
-would cut every text to 128 tokens without a word. Cutting is the client's choice, padding the gateway's work.
+special_tokens_map.json change what tokenizer.json says. Padding is dropped: that is the gateway's work. So is the
+length that texts are cut to (the MiniLM folder would cut each to 128 tokens without a word); the side remains if it is
+left.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import CompileError
 
 FILE_NAME = "tokenizer.json"
+# A length that no text has: the file says on which side texts are cut, and not where.
+_LEFT = {"direction": "Left", "max_length": 2**31 - 1, "strategy": "LongestFirst", "stride": 0}
 _BARE = 2  # tokens that a vocabulary made of nothing has besides the special ones
 _TEXTS = (
     "Plain words, a number 1234.5 and punctuation!?",
@@ -36,8 +39,8 @@ _TEXTS = (
 
 
 def tokenizer_step(cache: Cache, hasher: Hasher, model: SourceModel) -> Entry:
-    """Entry whose folder holds `tokenizer.json`; its meta says {"found": False} when the source has none, and in
-    `notes` what people should know. CompileError where AutoTokenizer makes none that `tokenizers` can run."""
+    """Entry whose folder holds `tokenizer.json`; its meta says {"found": False} when the source has none.
+    CompileError where AutoTokenizer makes none that `tokenizers` can run."""
     folder = model.tokenizer_folder
     found = has_tokenizer(folder) and model.row_length is None
     parts = {
@@ -54,12 +57,11 @@ def tokenizer_step(cache: Cache, hasher: Hasher, model: SourceModel) -> Entry:
         with known_noise_silenced():
             tokenizer = _load(folder, model)
             described = json.loads(tokenizer.backend_tokenizer.to_str())
-            described["truncation"] = described["padding"] = None
+            described["padding"] = None
+            described["truncation"] = _LEFT if tokenizer.truncation_side == "left" else None
             (out / FILE_NAME).write_text(json.dumps(described, ensure_ascii=False) + "\n", encoding="utf-8")
             _check(tokenizer, out / FILE_NAME)
-        left = getattr(tokenizer, "truncation_side", "right") == "left"
-        note = "its tokenizer cuts texts that are too long on the left, and the gateway cuts on the right"
-        return {"found": True, "notes": [f"{note} where a request does not say truncation_direction"] if left else []}
+        return {"found": True}
 
     return cache.step("tokenizer", parts, make)
 

@@ -256,7 +256,7 @@ void InferRequest::parse_flow_wish(std::string_view key, std::uint32_t kind, std
 
 MaybeFault InferRequest::parse_truncate(std::uint32_t kind, std::uint64_t number, std::string_view text) {
   if (kind == kBool) {
-    truncate_ = number != 0 ? Truncate::kEnd : Truncate::kNone;
+    truncate_ = number != 0 ? Truncate::kCut : Truncate::kNone;
   } else if (kind == kString && text == "NONE") {
     truncate_ = Truncate::kNone;
   } else if (kind == kString && text == "START") {
@@ -264,7 +264,7 @@ MaybeFault InferRequest::parse_truncate(std::uint32_t kind, std::uint64_t number
   } else if (kind == kString && text == "END") {
     truncate_ = Truncate::kEnd;
   } else {
-    return invalid("parameter truncate must be a string_param: NONE, START or END; or a bool_param, true for END");
+    return invalid("parameter truncate must be a string_param: NONE, START or END; or a bool_param");
   }
   return {};
 }

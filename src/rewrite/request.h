@@ -153,7 +153,8 @@ class InferRequest {
   std::string_view task_entry_;  // the parameter `task` as it came
   std::string_view task_name_;
   bool task_is_text_ = false;
-  enum class Truncate : std::uint8_t { kUnsaid, kNone, kStart, kEnd } truncate_ = Truncate::kUnsaid;  // what is cut off
+  // What is cut off; kCut: what the model's tokenizer cuts off.
+  enum class Truncate : std::uint8_t { kUnsaid, kNone, kStart, kEnd, kCut } truncate_ = Truncate::kUnsaid;
   struct PromptParameter {
     std::string_view entry, text;  // as it came, and what it says
     bool is_text = true;

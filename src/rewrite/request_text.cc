@@ -152,9 +152,9 @@ MaybeFault InferRequest::add_prompt(std::vector<std::string_view>& texts) {
 MaybeFault InferRequest::make_tokens(const std::vector<std::string_view>& texts,
                                      const std::vector<std::string_view>& pairs, text::Job* job) {
   const ModelSpec& model = *model_;
-  const text::Limits most{.most_tokens = static_cast<std::size_t>(model.longest),
-                          .keep_end = truncate_ == Truncate::kStart};
-  const bool may_cut = truncate_ == Truncate::kStart || truncate_ == Truncate::kEnd;
+  const bool left = truncate_ == Truncate::kStart || (truncate_ == Truncate::kCut && model.text->tokenizer.cuts_left());
+  const text::Limits most{.most_tokens = static_cast<std::size_t>(model.longest), .keep_end = left};
+  const bool may_cut = truncate_ != Truncate::kUnsaid && truncate_ != Truncate::kNone;
   std::vector<text::Encoding> made;
   if (auto fault = encode_texts(*model.text, texts, pairs, most, job, &made)) return fault;
   lengths_.resize(texts.size());

@@ -239,6 +239,9 @@ MaybeFault Tokenizer::read(std::string_view json, Tokenizer& out) {
   const auto file = Json::parse(json, nullptr, false);
   if (!file.is_object()) return invalid("this is no tokenizer.json: it is not a JSON object");
   out = {};
+  const auto truncation = file.find("truncation");
+  out.cuts_left_ =
+      truncation != file.end() && truncation->is_object() && truncation->value("direction", Json()) == "Left";
   return Reader(file, out).read();
 }
 

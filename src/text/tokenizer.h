@@ -79,6 +79,8 @@ class Tokenizer {
   // The text of ids, as the file's decoder puts it together.
   [[nodiscard]] std::string decode(const Ids& ids, bool skip_special) const;
 
+  // The file's truncation: texts that are too long are cut on the left, where no one says otherwise.
+  [[nodiscard]] bool cuts_left() const { return cuts_left_; }
   [[nodiscard]] std::size_t special_tokens(bool pair) const;  // that are added to a text, or to a pair
   [[nodiscard]] std::size_t vocabulary_size() const { return vocabulary_size_; }
 
@@ -117,6 +119,7 @@ class Tokenizer {
   Template single_;
   Template pair_;
   std::size_t vocabulary_size_ = 0;
+  bool cuts_left_ = false;
   std::size_t prefix_size_ = 0;               // bytes that mark the pieces of a word but its first
   std::vector<std::string> written_;          // by id
   std::unordered_set<std::int32_t> special_;  // added tokens that are no text

@@ -62,6 +62,18 @@ TEST(Text, LongTextsAreCut) {
   EXPECT_EQ(made().encode("a", "a", {.most_tokens = 4}, out)->code, Code::kInvalidArgument);
 }
 
+TEST(Text, TheFileSaysOnWhichSide) {
+  EXPECT_FALSE(made().cuts_left());
+  Tokenizer tokenizer;
+  const auto file = [](std::string_view cut) { return std::string(kHead) + std::string(cut) + std::string(kModel); };
+  EXPECT_FALSE(Tokenizer::read(file(R"("truncation":{"direction":"Left"},)"), tokenizer));
+  EXPECT_TRUE(tokenizer.cuts_left());
+  for (const auto* other : {R"("truncation":{"direction":"Right"},)", R"("truncation":{},)", R"("truncation":null,)"}) {
+    EXPECT_FALSE(Tokenizer::read(file(other), tokenizer));
+    EXPECT_FALSE(tokenizer.cuts_left()) << other;
+  }
+}
+
 // What is sixteen times as long takes about as many times as long, whatever is in it.
 TEST(Text, TimeIsLinearInTheText) {
   const auto tokenizer = made();

@@ -208,7 +208,7 @@ class Served:
         return answer.json()
 
     async def infer(self, *inputs: triton.InferInput) -> triton.InferResult:
-        cut = {"truncate": "END"} if inputs[0].name() == "text" else None
+        cut = {"truncate": True} if inputs[0].name() == "text" else None
         return await self.grpc.infer(self.name, list(inputs), parameters=cut)
 
 
@@ -292,13 +292,13 @@ async def test_vectors(served: Served) -> None:
             got = await served.post("/embed", prompt_name=prompt, normalize=False, **cut)
             close(got, answers[f"prompt {prompt}"])
         close(await served.post("/embed", inputs="", normalize=False), answers["empty"])
-        floats = await served.post("/v1/embeddings", input=ALL, truncate="END")
+        floats = await served.post("/v1/embeddings", input=ALL, truncate=True)
         close([each["embedding"] for each in floats["data"]], unit(answers[""]))
-        packed = await served.post("/v1/embeddings", input=ALL, truncate="END", encoding_format="base64")
+        packed = await served.post("/v1/embeddings", input=ALL, truncate=True, encoding_format="base64")
         close([np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in packed["data"]], unit(answers[""]))
         text = {"name": "text", "shape": [len(ALL), 1], "datatype": "BYTES", "data": ALL}
         path = f"/v2/models/{served.name}/infer"
-        answer = await served.post(path, inputs=[text], parameters={"truncate": "END"})
+        answer = await served.post(path, inputs=[text], parameters={"truncate": True})
         (vectors,) = (each for each in answer["outputs"] if each["name"] == "sentence_embedding")
         close(np.reshape(vectors["data"], vectors["shape"])[:, :size], answers[""])
         said = await served.infer(text_input(ALL))

@@ -11,7 +11,6 @@ namespace {
 
 // Fields of inference.ModelInferRequest and the messages in it.
 enum Field : std::uint8_t { kParameters = 4, kInputs = 5, kOutputs = 6, kRaw = 7 };
-enum ParameterField : std::uint8_t { kString = 3 };
 enum TensorField : std::uint8_t { kName = 1, kDatatype = 2, kShape = 3 };
 
 void varint(std::string& out, std::uint64_t value) {
@@ -172,18 +171,16 @@ MaybeFault VisitCall::write() {
   return bind(raw);
 }
 
-// As a client's text; what is too long is cut.
+// As a client's text; what is too long is cut, on the side that the model's tokenizer does.
 MaybeFault VisitCall::write_text(std::string_view text) {
   std::string tensor;
   bytes(tensor, kName, kText);
   bytes(tensor, kDatatype, "BYTES");
   bytes(tensor, kShape, std::string(1, 1));
   bytes(body, kInputs, tensor);
-  std::string value;
-  bytes(value, kString, "END");
   std::string parameter;
   bytes(parameter, 1, "truncate");
-  bytes(parameter, 2, value);
+  bytes(parameter, 2, std::string_view("\x08\x01"));  // bool_param: true
   bytes(body, kParameters, parameter);
   const auto size = static_cast<std::uint32_t>(text.size());
   std::string raw;

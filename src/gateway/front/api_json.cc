@@ -94,7 +94,7 @@ std::size_t count_characters_of(const std::vector<std::string>& texts) {
 }
 
 MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
-  if (out->truncate.empty()) out->truncate = cut ? "END" : "NONE";
+  if (out->truncate.empty()) out->truncate = cut ? "CUT" : "NONE";
   const json* side = field_of(body, "truncation_direction");
   if (side == nullptr) side = field_of(body, "truncation_side");
   const bool left = side != nullptr && (*side == "left" || *side == "Left");
@@ -108,7 +108,7 @@ MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
     if (named && (name == "NONE" || name == "START" || name == "END" || name == "CHUNK")) {
       out->truncate = name;
     } else if (found->is_boolean()) {
-      out->truncate = !found->get<bool>() ? "NONE" : left ? "START" : "END";
+      out->truncate = found->get<bool>() ? "CUT" : "NONE";
     } else {
       return invalid("truncate must be true or false, or NONE, START, END or CHUNK");
     }
@@ -116,9 +116,10 @@ MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
   if (const json* found = field_of(body, "truncate_prompt_tokens")) {
     const bool good = whole(*found) && *found >= -1 && *found != 0;
     if (!good) return invalid("truncate_prompt_tokens must be a number of tokens, or -1 for all that the model takes");
-    out->truncate = left ? "START" : "END";
+    out->truncate = "CUT";
     if (*found > 0) out->most_tokens = found->get<std::int64_t>();
   }
+  if (out->truncate == "CUT" && side != nullptr) out->truncate = left ? "START" : "END";
   if (const json* found = field_of(body, "priority")) {
     // Cohere's and vLLM's are numbers, of which 0 is the usual and higher ones wait.
     if (*found != "bulk" && *found != "interactive" && !found->is_number_integer()) {
@@ -160,7 +161,11 @@ MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes) {
 
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out) {
   auto& parameters = *out->mutable_parameters();
-  if (cut) parameters["truncate"].set_string_param(wishes.truncate);
+  if (cut && wishes.truncate == "CUT") {
+    parameters["truncate"].set_bool_param(true);
+  } else if (cut) {
+    parameters["truncate"].set_string_param(wishes.truncate);
+  }
   if (cut && wishes.prompt) parameters["prompt_name"].set_string_param(*wishes.prompt);
   if (cut && !wishes.input_type.empty()) parameters["input_type"].set_string_param(wishes.input_type);
   if (wishes.bulk) parameters["arlo_class"].set_string_param(*wishes.bulk ? "bulk" : "interactive");

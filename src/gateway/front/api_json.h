@@ -47,7 +47,8 @@ std::size_t count_characters_of(const std::vector<std::string>& texts);
 
 // What a client may wish of the texts of a request.
 struct TextWishes {
-  // NONE, END or START: what is cut off; CHUNK: cut into pieces, of embeddings. Empty before the body is read.
+  // NONE, END or START: what is cut off; CUT: what the model's tokenizer cuts off; CHUNK: cut into pieces, of
+  // embeddings. Empty before the body is read.
   std::string truncate;
   std::optional<std::string> prompt;  // name of the one that goes before each text; empty: none does
   std::string input_type;        // query, passage, ...: where no prompt is named, the one for this, or else the default
@@ -61,7 +62,7 @@ struct TextWishes {
 };
 // From `truncate`, `truncation_direction`, `prompt_name`, `input_type`, `priority`, `add_special_tokens` and vLLM's
 // `truncate_prompt_tokens` and `truncation_side`; `utility`, `min_accuracy`, `pin` and `tenant` of pipelines. `cut`:
-// END where nothing is said.
+// CUT where nothing is said.
 MaybeFault read_wishes(const nlohmann::json& body, bool cut, TextWishes* out);
 // `prompt_name` alone.
 MaybeFault read_prompt(const nlohmann::json& body, TextWishes* out);

@@ -121,7 +121,7 @@ class CohereEmbed final : public Vectors {
       if (!given("texts")) return invalid("texts is missing");
       if (auto fault = read_texts(body["texts"], "texts", true, &inputs_.texts)) return fault;
     }
-    wishes_.truncate = "END";
+    wishes_.truncate = "CUT";
     if (auto fault = read_vectors(from, body, nullptr, true)) return fault;
     if (auto fault = read_count(body, "output_dimension", 1, &dimensions_)) return fault;
     if (auto fault = read_count(body, "max_tokens", 1, &wishes_.most_tokens)) return fault;

@@ -128,7 +128,7 @@ class Rerank final : public ApiTask {
     bool activation = true;  // vLLM's word for it
     if (auto fault = read_bool(body, "use_activation", &activation)) return fault;
     raw_ = raw_ || !activation;
-    if (!tei) wishes_.truncate = "END";  // as they do: what a document has too much is left out
+    if (!tei) wishes_.truncate = "CUT";  // as they do: what a document has too much is left out
     if (auto fault = read_bool(body, "truncation", &cut_)) return fault;
     if (!cut_) wishes_.truncate = "NONE";
     return read_wishes(body, from.auto_truncate, &wishes_);

@@ -49,12 +49,12 @@ MaybeFault check_text(const ModelSpec& model) {
 MaybeFault tokenize(const ModelSpec& model, std::string_view prompt, const std::vector<std::string>& texts,
                     const TextWishes& wishes, text::Job* job, TokenRows* out) {
   if (auto fault = check_text(model)) return fault;
-  const bool may_cut = wishes.truncate == "START" || wishes.truncate == "END";
+  const bool may_cut = wishes.truncate == "START" || wishes.truncate == "END" || wishes.truncate == "CUT";
+  const bool left = wishes.truncate == "START" || (wishes.truncate == "CUT" && model.text->tokenizer.cuts_left());
   const auto longest =
       wishes.most_tokens == 0 ? model.longest : std::min<std::int64_t>(model.longest, wishes.most_tokens);
-  const text::Limits limits{.most_tokens = static_cast<std::size_t>(longest),
-                            .keep_end = wishes.truncate == "START",
-                            .add_special = wishes.special};
+  const text::Limits limits{
+      .most_tokens = static_cast<std::size_t>(longest), .keep_end = left, .add_special = wishes.special};
   std::vector<text::Encoding> made;
   if (auto fault = encode_behind(*model.text, prompt, texts, limits, job, &made)) return fault;
   for (const auto& encoding : made) {

@@ -72,7 +72,7 @@ def test_a_model_that_takes_nothing_but_text_gets_it() -> None:
     request = codec.encode(reader.read(["a", "naïve"]), request_id="x")
     assert sent(request) == {"text": [[b"a"], ["naïve".encode()]]}
     assert [tuple(t.shape) for t in request.inputs] == [(2, 1)]
-    assert request.parameters["truncate"].string_param == "END"
+    assert request.parameters["truncate"].bool_param
     pairs = codec.encode(reader.read([("a", "b")]), request_id="x")
     assert sent(pairs) == {"text": [[b"a"]], "text_pair": [[b"b"]]}
     with pytest.raises(InvalidRequestError, match="pairs of texts go in requests of their own"):

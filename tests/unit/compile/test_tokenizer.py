@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+from arlo.client.tokenizer import Tokenizer as ClientTokenizer
 from arlo.compile import CompileOptions
 from arlo.compile.cache import Cache, Entry, Hasher
 from arlo.compile.quiet import known_noise_silenced
@@ -113,3 +114,12 @@ def test_a_folder_without_one_says_so_and_one_that_is_damaged_is_refused(tmp_pat
     (folder / "tokenizer.json").write_text("{")
     with pytest.raises(CompileError, match=r"transformers makes none from the files in .* fast tokenizer"):
         step(folder, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_long_texts_are_cut_on_the_side_that_the_folder_says(tmp_path: Path, side: str) -> None:
+    folder = write(tmp_path / "model", {"truncation_side": side}, {})
+    with known_noise_silenced():
+        wanted = AutoTokenizer.from_pretrained(str(folder))(list(TEXTS), truncation=True, max_length=5)["input_ids"]
+    ours = ClientTokenizer(step(folder, tmp_path / "cache").folder).encode(TEXTS, cut_to=5)
+    assert [each.ids.tolist() for each in ours] == wanted

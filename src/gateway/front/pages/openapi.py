@@ -79,7 +79,8 @@ def flag(default: bool) -> Schema:
 def requests() -> dict[str, Schema]:
     whole, null = {"type": "integer"}, {"type": "null"}
     truncate = (
-        "NONE, START or END: what is cut off a text that is too long. true and false go with truncation_direction."
+        "NONE, START or END: what is cut off a text that is too long. true: the side that truncation_direction says, "
+        "or else the model's tokenizer."
     )
     wishes = {
         "truncate": ref("Cut"),
