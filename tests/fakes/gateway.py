@@ -290,6 +290,7 @@ class Split:
     """The parameters of an answer."""
 
     level: int
+    max_length: int
     queue_us: int
     execute_us: int
     total_us: int

@@ -337,8 +337,7 @@ async def test_a_repository_that_was_changed_is_not_served(folder: Path) -> None
 async def test_run_dir_that_is_a_file(folder: Path) -> None:
     (folder / ".arlo").write_text("")
     said = await failed_start(folder, 2)
-    assert "workers.run_dir" in said
-    assert "cannot be made (File exists)" in said
+    assert f"workers.run_dir cannot be made: {folder / '.arlo'}: File exists" in said
     assert "Traceback" not in said
 
 

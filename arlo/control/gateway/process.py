@@ -67,7 +67,7 @@ def made_run_dir(config: Config) -> Path:
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"workers.run_dir: the folder {run_dir} cannot be made ({explain(error)})") from None
+        raise ConfigError(f"workers.run_dir cannot be made: {explain(error)}") from None
     return run_dir
 
 
