@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace arlo::transport {
 namespace {
@@ -42,14 +43,16 @@ void Blocks::append(std::string_view bytes) {
   }
 }
 
-void Blocks::clear() {
-  for (char* const block : blocks_) {
-    if (FreeBlocks* const here = FreeBlocks::here_) {
-      here->free_.push_back(block);
-    } else {
-      unmap(block);
-    }
+void Blocks::release(char* block) {
+  if (FreeBlocks* const here = FreeBlocks::here_) {
+    here->free_.push_back(block);
+  } else {
+    unmap(block);
   }
+}
+
+void Blocks::clear() {
+  std::ranges::for_each(blocks_, release);
   std::vector<char*>().swap(blocks_);
   size_ = 0;
 }
@@ -57,8 +60,11 @@ void Blocks::clear() {
 std::string Blocks::take() {
   std::string all;
   all.reserve(size_);
-  for (const char* const block : blocks_) all.append(block, std::min(kBytes, size_ - all.size()));
-  clear();
+  for (char* const block : std::exchange(blocks_, {})) {
+    all.append(block, std::min(kBytes, size_ - all.size()));
+    release(block);
+  }
+  size_ = 0;
   return all;
 }
 

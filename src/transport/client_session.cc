@@ -206,10 +206,10 @@ int ClientSession::Impl::on_data(nghttp2_session*, std::uint8_t, std::int32_t st
                                  std::size_t size, void* user) {
   Call* call = self(user).find(stream);
   if (call == nullptr || !call->fault.empty()) return 0;
-  const auto result = call->reader.feed(text(data, size), [call](std::string message, bool compressed) {
+  const auto result = call->reader.feed(text(data, size), [call](Message message, bool compressed) {
     ++call->messages;
     if (compressed) call->fault = "the server compresses its answer, though it was not asked to";
-    call->answer.bytes = std::move(message);
+    call->answer.bytes = std::move(message.whole());
   });
   if (result == MessageReader::Result::kTooLarge) {
     call->fault = "the answer is larger than " + std::to_string(self(user).limits_.message_bytes) + " bytes";

@@ -16,6 +16,24 @@ namespace arlo::transport {
 
 inline constexpr std::size_t kPrefixBytes = 5;
 
+// A message as it came: a large one in blocks.
+class Message {
+ public:
+  explicit Message(std::string bytes) : bytes_(std::move(bytes)) {}
+  explicit Message(Blocks blocks) : blocks_(std::move(blocks)) {}
+
+  [[nodiscard]] std::size_t size() const { return bytes_.size() + blocks_.size(); }
+  // In one piece, which takes a while for a large one (see Blocks::take).
+  std::string& whole() {
+    if (blocks_.size() != 0) bytes_ = blocks_.take();
+    return bytes_;
+  }
+
+ private:
+  std::string bytes_;
+  Blocks blocks_;
+};
+
 // Messages come one after the other, each with five bytes before it: whether it is compressed, and its length. Nothing
 // is allocated before as much of a message is there, so a length alone takes no memory.
 class MessageReader {
@@ -24,7 +42,7 @@ class MessageReader {
 
   explicit MessageReader(std::uint32_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Calls take(std::string message, bool compressed) for each message that is whole now. After another result than kOk
+  // Calls take(Message message, bool compressed) for each message that is whole now. After another result than kOk
   // the stream is of no further use.
   template <class Take>
   Result feed(std::string_view bytes, Take&& take) {
@@ -46,7 +64,7 @@ class MessageReader {
       bytes.remove_prefix(some);
       if (there() < length_) return Result::kOk;
       have_ = 0;
-      take(large() ? blocks_.take() : std::exchange(message_, {}), compressed_);
+      take(large() ? Message(std::exchange(blocks_, {})) : Message(std::exchange(message_, {})), compressed_);
     }
     return Result::kOk;
   }

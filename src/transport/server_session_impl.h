@@ -21,7 +21,7 @@ inline constexpr std::uint32_t kDeadlineExceeded = 4;
 inline constexpr std::uint32_t kResourceExhausted = 8;
 inline constexpr std::uint32_t kUnimplemented = 12;
 inline constexpr std::uint32_t kInternal = 13;
-inline constexpr std::size_t kOpenedAtOnce = 256 << 10;  // bytes of a compressed message, opened
+inline constexpr std::size_t kOpenedAtOnce = 256 << 10;  // bytes of a message, opened
 // Of each header, as SETTINGS_MAX_HEADER_LIST_SIZE counts (RFC 9113, 6.5.2).
 inline constexpr std::size_t kHeaderOverhead = 32;
 inline constexpr std::string_view kGrpc = "application/grpc";
@@ -96,9 +96,19 @@ class ServerSession::Impl {
 };
 
 // A compressed message on its way to being none.
+// A message that is opened: put into one piece, and decompressed where it is compressed.
 struct Opening {
+  void run(std::size_t most_now) {
+    if (compressed) {
+      result = open(encoding, message.whole(), most_now, &bytes);
+    } else {
+      bytes = std::move(message.whole());
+    }
+  }
+
   std::string encoding;
-  std::string message;
+  bool compressed;
+  Message message;
   std::size_t most;
   std::string bytes;
   Opened result{};
@@ -239,7 +249,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   void take_in(std::string_view bytes) {
     if (handler_ == nullptr || refused_) return;
     std::size_t whole = 0;
-    const auto result = reader_.feed(bytes, [this, &whole](std::string message, bool compressed) {
+    const auto result = reader_.feed(bytes, [this, &whole](Message message, bool compressed) {
       ++whole;
       if (finished_ || refused_) return;
       if (opening_ != nullptr) {
@@ -389,19 +399,22 @@ class ServerSession::Impl::Call final : public ServerCall {
     session_.changed();
   }
 
-  void take(std::string message, bool compressed) {
-    if (!compressed) {
-      hand_over(std::move(message));
+  void take(Message message, bool compressed) {
+    const bool small = message.size() <= kOpenedAtOnce;
+    if (small && !compressed) {
+      hand_over(std::move(message.whole()));
       return;
     }
     const std::size_t most = session_.limits_.message_bytes;
-    Opening job{std::string(header("grpc-encoding")), std::move(message), most, {}, {}};
-    job.result = open(job.encoding, job.message, std::min(most, kOpenedAtOnce), &job.bytes);
-    if (job.result != Opened::kTooLarge || most <= kOpenedAtOnce) {
-      opened(std::move(job));
-      return;
+    Opening job{std::string(header("grpc-encoding")), compressed, std::move(message), most, {}, {}};
+    if (small) {
+      job.run(std::min(most, kOpenedAtOnce));
+      if (job.result != Opened::kTooLarge || most <= kOpenedAtOnce) {
+        opened(std::move(job));
+        return;
+      }
     }
-    // One that swells a lot takes a while, in which other connections are served.
+    // One that is large, or swells a lot, takes a while, in which other connections are served.
     const std::size_t bytes = job.message.size();
     aside_bytes_ += bytes;
     opening_ = std::make_shared<Opening>(std::move(job));
@@ -410,7 +423,7 @@ class ServerSession::Impl::Call final : public ServerCall {
         &session_,
         [awaited = std::weak_ptr(opening_)] {
           const auto kept = awaited.lock();
-          if (kept != nullptr) kept->result = open(kept->encoding, kept->message, kept->most, &kept->bytes);
+          if (kept != nullptr) kept->run(kept->most);
         },
         [bytes, self = self_] {
           if (*self == nullptr) return;
@@ -512,10 +525,10 @@ class ServerSession::Impl::Call final : public ServerCall {
   bool unary_ = false;  // as its handler says
   MessageReader reader_;
   const TimeNs begun_at_ = session_.now_;
-  std::shared_ptr<Call*> self_;                      // for what is done aside; null in it once the call is gone
-  std::shared_ptr<Opening> opening_;                 // a message, aside; nobody else keeps it
-  std::vector<std::pair<std::string, bool>> later_;  // messages that came behind it, and whether compressed
-  std::size_t aside_bytes_ = 0;                      // of all these
+  std::shared_ptr<Call*> self_;                  // for what is done aside; null in it once the call is gone
+  std::shared_ptr<Opening> opening_;             // a message, aside; nobody else keeps it
+  std::vector<std::pair<Message, bool>> later_;  // messages that came behind it, and whether compressed
+  std::size_t aside_bytes_ = 0;                  // of all these
   bool paused_ = false;
   std::string kept_;          // bytes that came while it was paused
   bool ended_ = false;        // and so did their end

@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto told = MessageReader::Result::kOk;
   for (std::size_t at = 0; at < bytes.size() && told == MessageReader::Result::kOk; at += piece) {
     told = reader.feed(bytes.substr(at, piece),
-                       [&](const std::string& message, bool compressed) { add(&found, message, compressed); });
+                       [&](Message message, bool compressed) { add(&found, message.whole(), compressed); });
     need(reader.held() <= std::max<std::size_t>(most, kLeast));
   }
   need(told == result && found == expected);
@@ -68,8 +68,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::size_t at = 0;
     while (at < kPrefixBytes + length) at += read_piece(written, at, out + at, piece);
     out[0] = compressed ? 1 : 0;
-    need(other.feed({reinterpret_cast<const char*>(out), at}, [&](const std::string& message, bool flag) {
-      add(&again, message, flag);
+    need(other.feed({reinterpret_cast<const char*>(out), at}, [&](Message message, bool flag) {
+      add(&again, message.whole(), flag);
     }) == MessageReader::Result::kOk);
     rest.remove_prefix(kPrefixBytes + length + 1);
   }

@@ -436,6 +436,18 @@ TEST_F(TransportAside, WhatSwellsIsOpenedAsideAndKeepsItsPlace) {
   EXPECT_LT(memory_.used, 100U);
 }
 
+TEST_F(TransportAside, WhatIsLargeIsPutTogetherAsideAndKeepsItsPlace) {
+  call("/stream", message(1000) + message(400'000) + deflated(2000) + message(50), false);
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.sizes, std::vector<std::size_t>{1000});
+  ASSERT_EQ(keeper_.waiting.size(), 1U);
+  EXPECT_GT(memory_.used, 400'000U);
+  keeper_.waiting.front()();
+  EXPECT_EQ(keeper_.sizes, (std::vector<std::size_t>{1000, 400'000, 2000, 50}));
+  keeper_.calls.front()->freed(SIZE_MAX);
+  EXPECT_LT(memory_.used, 100U);
+}
+
 TEST_F(TransportAside, ACallThatEndsMeanwhile) {
   const auto stream = call("/a", deflated(1'000'000), true);
   ASSERT_TRUE(talk());

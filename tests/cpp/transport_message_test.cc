@@ -35,7 +35,7 @@ TEST(MessageReader, TakesMessagesInAnyPieces) {
     for (std::size_t at = 0; at < bytes.size();) {
       const std::size_t some = 1 + random() % 20;
       ASSERT_EQ(reader.feed(std::string_view(bytes).substr(at, some),
-                            [&](std::string message, bool) { got.push_back(std::move(message)); }),
+                            [&](Message message, bool) { got.push_back(message.whole()); }),
                 Result::kOk);
       at += some;
     }
@@ -47,7 +47,7 @@ TEST(MessageReader, TakesMessagesInAnyPieces) {
 TEST(MessageReader, AnEmptyMessageIsOne) {
   MessageReader reader(10);
   int count = 0;
-  EXPECT_EQ(reader.feed(framed("") + framed(""), [&](const std::string& m, bool) { count += m.empty() ? 1 : 100; }),
+  EXPECT_EQ(reader.feed(framed("") + framed(""), [&](const Message& m, bool) { count += m.size() == 0 ? 1 : 100; }),
             Result::kOk);
   EXPECT_EQ(count, 2);
 }
@@ -55,21 +55,20 @@ TEST(MessageReader, AnEmptyMessageIsOne) {
 TEST(MessageReader, SaysWhatIsCompressed) {
   MessageReader reader(10);
   bool told = false;
-  EXPECT_EQ(reader.feed(framed("zz", true), [&](const std::string&, bool compressed) { told = compressed; }),
-            Result::kOk);
+  EXPECT_EQ(reader.feed(framed("zz", true), [&](const Message&, bool compressed) { told = compressed; }), Result::kOk);
   EXPECT_TRUE(told);
 }
 
 TEST(MessageReader, RefusesALengthAboveTheLimitBeforeItsBytes) {
   MessageReader reader(10);
-  EXPECT_EQ(reader.feed(text_of(prefix_of(11)), [](const std::string&, bool) { FAIL(); }), Result::kTooLarge);
+  EXPECT_EQ(reader.feed(text_of(prefix_of(11)), [](const Message&, bool) { FAIL(); }), Result::kTooLarge);
   MessageReader odd(10);
-  EXPECT_EQ(odd.feed(std::string(5, '\x02'), [](const std::string&, bool) { FAIL(); }), Result::kMalformed);
+  EXPECT_EQ(odd.feed(std::string(5, '\x02'), [](const Message&, bool) { FAIL(); }), Result::kMalformed);
 }
 
 TEST(MessageReader, ALengthAloneTakesNoMemory) {
   MessageReader reader(1U << 31);
-  EXPECT_EQ(reader.feed(text_of(prefix_of(1U << 30)), [](const std::string&, bool) { FAIL(); }), Result::kOk);
+  EXPECT_EQ(reader.feed(text_of(prefix_of(1U << 30)), [](const Message&, bool) { FAIL(); }), Result::kOk);
   EXPECT_LT(reader.held(), 1U << 20);
   EXPECT_TRUE(reader.within());
 }
@@ -86,7 +85,7 @@ TEST(MessageReader, LargeMessagesComeInAnyPieces) {
     std::vector<std::string> found;
     for (std::size_t at = 0; at < bytes.size(); at += piece) {
       ASSERT_EQ(reader.feed(std::string_view(bytes).substr(at, piece),
-                            [&](std::string message, bool) { found.push_back(std::move(message)); }),
+                            [&](Message message, bool) { found.push_back(message.whole()); }),
                 Result::kOk);
       ASSERT_LT(reader.held(), std::min(at + piece, size) + Blocks::kBytes + kLeast);
     }
@@ -103,7 +102,7 @@ TEST(MessageReader, LargeMessagesComeInAnyPieces) {
 TEST(MessageReader, WhatIsDroppedIsNotHeld) {
   MessageReader reader(1U << 30);
   const std::string bytes = framed(std::string(3 * Blocks::kBytes, 'x'));
-  EXPECT_EQ(reader.feed(std::string_view(bytes).substr(0, bytes.size() - 1), [](const std::string&, bool) { FAIL(); }),
+  EXPECT_EQ(reader.feed(std::string_view(bytes).substr(0, bytes.size() - 1), [](const Message&, bool) { FAIL(); }),
             Result::kOk);
   EXPECT_LT(reader.held(), 3 * Blocks::kBytes + kLeast);
   reader.drop();

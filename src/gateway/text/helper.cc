@@ -2,6 +2,7 @@
 
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,6 +32,7 @@ constexpr TimeNs kByteTime = 10'000;
 constexpr TimeNs kLoadTime = 15 * kSecond;
 constexpr TimeNs kFirstPause = kSecond / 10;
 constexpr TimeNs kLongestPause = 10 * kSecond;
+constexpr int kNicer = 5;
 constexpr std::size_t kMostKnown = 16;       // tokenizers that a helper keeps
 constexpr std::size_t kHead = 8;             // two sizes of 4 bytes: JSON, and what follows it
 constexpr std::size_t kLargest = 512 << 20;  // answer
@@ -61,8 +63,8 @@ void HelperJob::cut() {
     slice_bytes += bytes_of(to);
 }
 
-Helper::Helper(transport::Loop& loop, Owner& owner, const std::vector<std::string>& command)
-    : loop_(loop), owner_(owner), command_(command) {}
+Helper::Helper(transport::Loop& loop, Owner& owner, const std::vector<std::string>& command, bool of_long)
+    : loop_(loop), owner_(owner), command_(command), of_long_(of_long) {}
 
 Helper::~Helper() {
   if (fd_ < 0) return;
@@ -102,6 +104,7 @@ bool Helper::start() {
     log_some(LogLevel::kError, "text_helper_not_started", {{"reason", std::string_view(std::strerror(failed))}});
     return false;
   }
+  if (of_long_) setpriority(PRIO_PROCESS, static_cast<id_t>(pid_), getpriority(PRIO_PROCESS, 0) + kNicer);
   fd_ = pair[0];
   loop_.watch(fd_, EPOLLIN, *this);
   return true;

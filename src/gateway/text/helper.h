@@ -47,12 +47,14 @@ class Helper final : private transport::Loop::Watch {
     ~Owner() = default;
   };
 
-  Helper(transport::Loop& loop, Owner& owner, const std::vector<std::string>& command);
+  // `of_long`: for jobs that are long, too. It is nicer then, so that it delays no one where cores are shared.
+  Helper(transport::Loop& loop, Owner& owner, const std::vector<std::string>& command, bool of_long);
   ~Helper();
   Helper(const Helper&) = delete;
   Helper& operator=(const Helper&) = delete;
 
   [[nodiscard]] bool free(TimeNs now) const { return job_ == nullptr && now >= start_at_; }
+  [[nodiscard]] bool takes(const HelperJob& job) const { return of_long_ || !job.is_long(); }
   [[nodiscard]] bool knows(const text::Elsewhere& tokenizer) const { return known_.contains(tokenizer.id); }
   [[nodiscard]] HelperJob* job() const { return job_.get(); }
   void begin(std::unique_ptr<HelperJob> job);  // starts the process where there is none
@@ -74,6 +76,7 @@ class Helper final : private transport::Loop::Watch {
   transport::Loop& loop_;
   Owner& owner_;
   const std::vector<std::string> command_;
+  const bool of_long_;
   pid_t pid_ = 0;
   int fd_ = -1;
   std::string in_, out_;

@@ -23,8 +23,10 @@ std::size_t bytes_of(const text::Job& job) {
 
 TextHelpers::TextHelpers(const std::vector<std::string>& command, std::size_t count) {
   if (command.empty()) return;
-  for (std::size_t i = 0; i < count; ++i)
-    helpers_.push_back(std::make_unique<Helper>(loop_, static_cast<Helper::Owner&>(*this), command));
+  for (std::size_t i = 0; i < count; ++i) {  // the first one is for short texts, where there are several
+    helpers_.push_back(
+        std::make_unique<Helper>(loop_, static_cast<Helper::Owner&>(*this), command, i != 0 || count == 1));
+  }
   if (helpers_.empty()) return;
   thread_ = std::thread([this] { loop_.run(); });
 }
@@ -79,6 +81,17 @@ void TextHelpers::make_room() {
   }
 }
 
+// One that knows the tokenizer already, where there is one; null: none is free.
+Helper* TextHelpers::free_for(const HelperJob& job, TimeNs now) const {
+  Helper* free = nullptr;
+  for (const auto& helper : helpers_) {
+    if (!helper->free(now) || !helper->takes(job)) continue;
+    if (free == nullptr || (helper->knows(*job.job->tokenizer) && !free->knows(*job.job->tokenizer)))
+      free = helper.get();
+  }
+  return free;
+}
+
 void TextHelpers::hand_out() {
   const TimeNs now = now_ns();
   for (auto& line : lines_) {
@@ -94,20 +107,12 @@ void TextHelpers::hand_out() {
   }
   std::erase_if(lines_, [](const Line& line) { return line.jobs.empty(); });
   for (;;) {
-    const auto at_long = std::ranges::count_if(
-        helpers_, [](const auto& helper) { return helper->job() != nullptr && helper->job()->is_long(); });
-    const bool no_more = at_long != 0 && static_cast<std::size_t>(at_long) + 1 >= helpers_.size();
-    const auto line =
-        std::ranges::find_if(lines_, [&](const Line& each) { return !(no_more && each.jobs.front().is_long()); });
-    if (line == lines_.end()) break;
-    // One that knows the tokenizer already, where there is one.
     Helper* free = nullptr;
-    for (const auto& helper : helpers_) {
-      if (!helper->free(now) || (free != nullptr && !helper->knows(*line->jobs.front().job->tokenizer))) continue;
-      free = helper.get();
-      if (free->knows(*line->jobs.front().job->tokenizer)) break;
-    }
-    if (free == nullptr) break;
+    const auto line = std::ranges::find_if(lines_, [&](const Line& each) {
+      free = free_for(each.jobs.front(), now);
+      return free != nullptr;
+    });
+    if (line == lines_.end()) break;
     auto turn = std::move(*line);
     lines_.erase(line);
     auto job = std::make_unique<HelperJob>(leave(turn, 0));

@@ -48,6 +48,7 @@ class TextHelpers final : private transport::Loop::Timer, private Helper::Owner 
   void due() override;
   void over(Helper& helper) override;
   void ended(Helper& helper, std::unique_ptr<HelperJob> job, bool too_long) override;
+  [[nodiscard]] Helper* free_for(const HelperJob& job, TimeNs now) const;
   void hand_out();
   void wait();
   void finish(HelperJob& job, MaybeFault fault);
