@@ -1,5 +1,6 @@
 // What a request is told before any of its rows runs.
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "gateway/desk/desk.h"
@@ -9,6 +10,9 @@ namespace arlo::gateway {
 namespace {
 
 constexpr TimeNs kMs = 1'000'000;
+constexpr double kForgotten = 15e9;   // ns in which half of a delay is: where it refused all, the next one is a trial
+constexpr double kUsualDelay = 1.25;  // as long as none was seen
+constexpr double kMostDelay = 2;
 
 std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
@@ -40,6 +44,13 @@ MaybeFault Desk::weigh(Call& call, TimeNs now) {
       const bool fits = call.rows.size() <= config_.dispatch().max_queued() / 2;
       if (fits && alone > call.model->slo_ns && !call.request.says_class()) call.as_bulk = true;
       call.in_turn = fits && call.bulk();
+      if (call.in_turn) {
+        call.weighed_ns = now;
+        call.forecast_ns = behind;
+        const double times = delay_of(variant, now);
+        alone = static_cast<TimeNs>(times * static_cast<double>(alone));
+        behind = static_cast<TimeNs>(times * static_cast<double>(behind));
+      }
       if (auto fault = call.in_turn ? room_for(call, variant, behind - alone) : MaybeFault()) return fault;
       if (call.by_default) {
         TimeNs later = 0;  // of a cascade, were all rows to go all the way
@@ -49,13 +60,33 @@ MaybeFault Desk::weigh(Call& call, TimeNs now) {
         }
         call.set_default_deadline(behind + later);
       }
-      // What interactive rows wait for is judged row by row.
-      const TimeNs needed = call.in_turn ? behind : alone;
-      if (now < call.waiting_deadline() && now + needed > call.waiting_deadline()) return too_late(call, behind, now);
+      // What interactive rows wait for is judged row by row. A request in turn that is given up when most of its rows
+      // have run was for nothing, so it has to have a tenth more.
+      const TimeNs needed = call.in_turn ? behind + behind / 10 : alone;
+      if (now < call.waiting_deadline() && now + needed > call.waiting_deadline()) {
+        return too_late(call, std::max(needed, behind), now);
+      }
     }
   }
   if (now < call.waiting_deadline()) return {};
   return Fault{Code::kDeadlineExceeded, "the deadline had passed when the request came in"};
+}
+
+double Desk::delay_of(dispatch::VariantId variant, TimeNs now) const {
+  if (variant >= delays_.size()) return kUsualDelay;
+  const Delay& delay = delays_[variant];
+  return kUsualDelay + (delay.times - kUsualDelay) * std::exp2(-static_cast<double>(now - delay.at) / kForgotten);
+}
+
+// More at once, less bit by bit. One that failed says no more than that it would have taken longer.
+void Desk::learn_delay(const Call& call, TimeNs now) {
+  if (call.forecast_ns <= 0) return;
+  const auto variant = call.rows.front().model().variant;
+  const double known = delay_of(variant, now);
+  const double seen = static_cast<double>(now - call.weighed_ns) / static_cast<double>(call.forecast_ns);
+  if (call.fault.code != Code::kOk && seen <= known) return;
+  if (variant >= delays_.size()) delays_.resize(std::size_t{variant} + 1, {kUsualDelay, 0});
+  delays_[variant] = {std::clamp(seen > known ? seen : (known + seen) / 2, 1.0, kMostDelay), now};
 }
 
 // Bulk may take half of the queue.

@@ -142,6 +142,8 @@ class Call {
   TimeNs deadline_ns = 0;               // always set: the client's, or the model's default
   TimeNs latest_ns = dispatch::kNever;  // that a default deadline may be
   bool by_default = false;              // the deadline is one
+  TimeNs weighed_ns = 0;                // when it was forecast that its rows take so long, of one that is in turn:
+  TimeNs forecast_ns = 0;
   bool in_turn = false;    // it is of many rows, and such requests are served one after the other (Desk::weigh)
   bool shadow = false;     // the gateway's own (shadow.h, ahead.h)
   bool ahead = false;      // of these, a visit to the last stage beside an earlier one (ahead.h)

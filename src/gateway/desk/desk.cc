@@ -260,7 +260,7 @@ void Desk::expired(Row& row, bool evicted, TimeNs now, Effects& effects) {
   } else if (now >= row.call->waiting_deadline()) {
     fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + "): " + kMoreTime},
          row.index, now, effects);
-  } else if (row.call->bulk()) {
+  } else if (row.call->bulk() && scheduler_.queued() >= config_.dispatch().max_queued()) {
     Fault fault{Code::kResourceExhausted, "the queue is full, and interactive requests go first: try again later"};
     fault.overload = true;
     fail(*row.call, std::move(fault), row.index, now, effects);
@@ -461,7 +461,10 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   if (row.journey != nullptr) let_go_ahead(row, now, effects);
   if (row.flow != nullptr) leave_flow(row, now);
   Call& call = *row.call;
-  if (--call.open_rows == 0 && !call.shadow) books(call).ended(call, now);
+  if (--call.open_rows == 0 && !call.shadow) {
+    learn_delay(call, now);
+    books(call).ended(call, now);
+  }
   if (call.visit) {
     auto& visit = static_cast<VisitCall&>(call);
     visit.ended = true;

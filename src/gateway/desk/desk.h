@@ -67,6 +67,9 @@ class Desk {
   // be answered in time, or there is no room for it.
   MaybeFault weigh(Call& call, TimeNs now);
   [[nodiscard]] MaybeFault room_for(const Call& call, dispatch::VariantId variant, TimeNs ahead) const;
+  // How many times its forecast a request in turn takes: interactive rows go before it, and machines are shared.
+  [[nodiscard]] double delay_of(dispatch::VariantId variant, TimeNs now) const;
+  void learn_delay(const Call& call, TimeNs now);
   // The rows that start with the action there, as one batch. Returns the place of the next action.
   std::size_t begin(std::size_t at, TimeNs now, Effects& effects);
   void send(std::span<Row* const> rows, const std::shared_ptr<Instance>& instance, const RuntimeInfo& runtime,
@@ -158,8 +161,13 @@ class Desk {
   std::vector<UpstreamCall::Part*> running_;       // by the scheduler's handle: rows that take room at a worker
   std::unordered_set<UpstreamCall*> left_behind_;  // at instances that were ejected
   std::uint32_t at_workers_ = 0;
-  std::vector<Row*> batch_;                  // that is being started
-  std::vector<std::int32_t> lengths_;        // of the rows that are weighed
+  std::vector<Row*> batch_;            // that is being started
+  std::vector<std::int32_t> lengths_;  // of the rows that are weighed
+  struct Delay {
+    double times;
+    TimeNs at;
+  };
+  std::vector<Delay> delays_;                // by variant
   TimeNs next_deadline_ = dispatch::kNever;  // of a running row; may be early, never late
   // Of cascades.
   Scratch scratch_;

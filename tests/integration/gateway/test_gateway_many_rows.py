@@ -113,7 +113,7 @@ async def test_an_interactive_row_goes_before_what_waits_of_many(busy: Gateway) 
 
 async def test_requests_of_many_rows_are_served_one_after_the_other(busy: Gateway) -> None:
     """So that what the first was promised holds: its deadline leaves no time for the rows of a second."""
-    first = asyncio.ensure_future(busy.infer(request_of(rows(), model=MODEL), timeout=3))
+    first = asyncio.ensure_future(busy.infer(request_of(rows(), model=MODEL), timeout=3.5))
     await busy.stats_when(lambda stats: stats.in_flight > 0, "it runs")
     async with httpx.AsyncClient(base_url=f"http://{busy.api}", timeout=60) as other:
         second = asyncio.ensure_future(other.post("/v1/embeddings", json=texts()))
