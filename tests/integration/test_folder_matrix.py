@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import multiprocessing
+import os
 import shutil
 from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor
@@ -27,7 +28,8 @@ from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.steps.resolve import resolve
 from arlo.errors import ArloError, ConfigError
 from arlo.workers.ports import free_port
-from tests.fakes.folder_matrix import ROWS, Row
+from tests.fakes.folder_matrix import ROWS as ALL_ROWS
+from tests.fakes.folder_matrix import Row
 from tests.fakes.folders import LONG, TEXTS, write_folder
 from tests.fakes.serving import serving
 from tests.fakes.tiny_model import MAX_TOKENS
@@ -39,6 +41,12 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
+# Families beside BERT take minutes of exports: ARLO_FAMILIES=all has them, too.
+ROWS = {
+    name: row
+    for name, row in ALL_ROWS.items()
+    if os.environ.get("ARLO_FAMILIES") == "all" or row.folder.get("family", "bert") == "bert"
+}
 CLOSE = 1e-4
 MOST_MODELS = 60  # that one gateway gets; it takes 64
 QUERY = "which river, and which sea"
