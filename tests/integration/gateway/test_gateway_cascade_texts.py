@@ -146,7 +146,8 @@ async def test_tokenizers_of_helper_processes(workers: Workers, start: Any, else
                     request = request_of_texts(texts_of(NAMED[:32], words), truncate="END")
                     await gateway.infer(request, timeout=random.uniform(0.001, 0.02))
 
-        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=60) as http:
+        patient = {"x-request-timeout-ms": "60000"}  # the helpers start with the first text
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=60, headers=patient) as http:
 
             async def page() -> None:
                 for words in (4, 500) * 4:
