@@ -121,6 +121,20 @@ async def test_requests_of_many_rows_are_served_one_after_the_other(busy: Gatewa
         assert (await second).status_code == 200
 
 
+async def test_what_forecasts_are_worth_is_learned(busy: Gateway) -> None:
+    """Eight rows take 2 s: before any was seen 2.7 s are not taken to be enough, afterwards they are."""
+    with pytest.raises(grpc.aio.AioRpcError, match="set a longer deadline"):
+        await busy.infer(request_of(rows(), model=MODEL), timeout=2.7)
+    async with asyncio.timeout(60):
+        while True:
+            await busy.infer(request_of(rows(), model=MODEL))
+            try:
+                await busy.infer(request_of(rows(), model=MODEL), timeout=2.7)
+                return
+            except grpc.aio.AioRpcError as error:  # a busy machine
+                assert error.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
 async def test_what_has_no_room_is_told_when_to_come_back(busy: Gateway, http: httpx.AsyncClient) -> None:
     running = [asyncio.ensure_future(http.post("/v1/embeddings", json=texts())) for _ in range(2)]
     await busy.stats_when(lambda stats: stats.queued == 2 * ROWS - 1, "two are there")
