@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from arlo.catalog.manifest import Manifest
+from arlo.catalog.manifest import FILE_NAME, Manifest
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -88,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
     lengths = _numbers(args.max_lengths, int, "--max-lengths")
     if args.memory_mb < 0:
         raise ConfigError(f"--memory-mb must be at least 0, not {args.memory_mb}")
+    if args.out.is_dir() and any(args.out.iterdir()) and not (args.out / FILE_NAME).is_file():
+        raise ConfigError(f"{args.out} is not empty and no repository ({FILE_NAME} is missing): name another folder")
     common = {"jitter": args.jitter, "seed": args.seed, "batcher": args.batcher, "memory_mb": args.memory_mb}
     if args.profile is not None:
         manifest = _profiled(args, lengths, common)

@@ -41,11 +41,13 @@ async def test_a_large_batch_does_not_delay_the_single_rows_of_others(
             light = example(5, outputs=("embedding",))
             metadata = (("authorization", "Bearer light"),) if named_by == "authorization" else ()
             took_s = []
-            for _ in range(5):
+            while len(took_s) < 5:
                 began_s = monotonic_s()
                 check(await stub.ModelInfer(request_of(light), metadata=metadata), light)
+                if heavy.done():  # on a machine where these were slow
+                    break
                 took_s.append(monotonic_s() - began_s)
-            assert not heavy.done()
+            assert len(took_s) >= 3
             # At most what is with the worker, one row of the batch and the row itself.
             assert sorted(took_s)[2] < 6 * SERVICE_S
             check(await heavy, sent)

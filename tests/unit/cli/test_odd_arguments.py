@@ -74,7 +74,7 @@ def lines(parser: argparse.ArgumentParser, names: list[str]) -> Iterator[list[st
         # All values of the first ones; of the rest each one value more than the one before, so that all come up.
         values = ODD if number < 3 else [ODD[(number + step) % len(ODD)] for step in range(0, len(ODD), 5)]
         for value in values:
-            if value == "../../x" and action.type is Path:
+            if value in ("../../x", "/") and action.type is Path:
                 continue  # a path that is named may lie anywhere
             given = usual | {action: value}
             yield [*names, *itertools.chain.from_iterable(written(a, v) for a, v in given.items())]
