@@ -609,7 +609,6 @@ class Simulation:
         seed: int = 0,
         margin: int = 0,
         auto_price: bool = False,
-        speculate: bool = False,
     ) -> None:
         """
         Every request is a row of a cascade, before the first one: row n says what entry n modulo rows of
@@ -620,10 +619,6 @@ class Simulation:
     @property
     def price(self) -> int:
         """Of going on, of a cascade."""
-
-    @property
-    def speculated(self) -> int:
-        """Rows of a cascade that two stages started on at a time."""
 
     def add_worker(self, runtime: int, at: int) -> int:
         """A worker that serves from `at` on; its id."""

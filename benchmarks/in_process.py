@@ -7,7 +7,7 @@ engine itself, in turns; requests of one row of 64 tokens at concurrency 1 and 8
 of the whole process, clients included, for each row.
 
 The library is that of the package nvidia-pytriton, or of the installation that TRITON_SERVER names; the load is
-src/plugins/in_process, which `make setup` builds.
+benchmarks/in_process.cc, which `make setup` builds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def load_module() -> Path:
 def run(repository: Path, phases: Sequence[Phase]) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Load every model of the repository in a process, run the phases, stop the server.
 
-    What each phase found (see src/plugins/in_process/load.cc), and the plugin's metrics at the end. RuntimeError when
+    What each phase found (see in_process.cc), and the plugin's metrics at the end. RuntimeError when
     the process fails, with what it says.
     """
     server = find_triton()

@@ -87,15 +87,6 @@ class ParquetWriter:
         self._writer.write_table(self._arrow.table([arrived_at_s, length], schema=self._schema))
 
 
-def write_parquet(trace: Trace, path: Path) -> None:
-    """All columns of a trace."""
-    arrow = pyarrow()
-    columns = {COLUMNS[0]: trace.arrived_at_s, COLUMNS[1]: trace.length}
-    if trace.text_id is not None:
-        columns[COLUMNS[2]] = trace.text_id
-    pyarrow("pyarrow.parquet").write_table(arrow.table(columns), path, compression="zstd")
-
-
 def _open(path: Path) -> Any:
     parquet = pyarrow("pyarrow.parquet")
     try:

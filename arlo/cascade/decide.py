@@ -98,37 +98,6 @@ def confidence(stage: StageSpec, logits: ArrayLike, length: ArrayLike = 0, own: 
     return np.where(finite, finish(stage, score_of(stage.score, q)), 0.0)
 
 
-def token_confidence(stage: StageSpec, logits: ArrayLike, length: int = 0) -> float:
-    """Of one row with probabilities for each of its real tokens, logits [tokens, labels] (HybridServe section IV-A)."""
-    q, finite = calibrate(stage, logits, length)
-    if not finite.all() or not q.size:
-        return 0.0
-    each = np.sort(score_of(stage.score, q))
-    mean = float(np.add.accumulate(score_of(stage.score, q))[-1]) / len(each)
-    value = {"min": float(each[0]), "mean": mean, "q10": float(each[(len(each) - 1) // 10])}[stage.over]
-    return float(finish(stage, value))
-
-
-def span_confidence(stage: StageSpec, start: ArrayLike, end: ArrayLike, length: int = 0) -> float:
-    """Of one extractive answer: the less certain of its two ends. `start`, `end`: logits [tokens], of real tokens that
-    are not special (HybridServe section IV-A)."""
-    ends = [calibrate(stage, z, length) for z in (start, end)]
-    if not all(finite for _, finite in ends):
-        return 0.0
-    return float(finish(stage, min(float(score_of(stage.score, q)) for q, _ in ends)))
-
-
-def generation_confidence(logits: ArrayLike, *, k: int = 50, t: float = 1.0) -> float:
-    """Of a generated answer, logits [tokens, vocabulary]: for each token the largest of the probabilities of the k
-    likeliest among themselves, squared; the least of them (HybridServe section IV-A(2))."""
-    z = np.asarray(logits, np.float64) / t
-    if not np.isfinite(z).all():
-        return 0.0
-    top = -np.sort(-z, axis=-1)[..., :k]
-    each = np.exp(top - top[..., :1]).sum(axis=-1)
-    return float((1 / (each * each)).min(initial=1.0))
-
-
 def escalation_probability(rule: Rule, conf: ArrayLike, length: ArrayLike = 0) -> Floats:
     """P of going on, for confidences [rows] of rows of these lengths (Tabi Eq. 4)."""
     con = np.asarray(conf, np.float64)

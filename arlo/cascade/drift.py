@@ -7,57 +7,16 @@ is not above 1 / alpha but with probability alpha, ever (Ville; Waudby-Smith and
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from arlo.cascade.guarantee import clopper_pearson
 from arlo.cascade.manifest import DataUsed, Point
-from arlo.errors import ConfigError
 
 ALPHA = 1e-5  # chance of a false alarm, over all time
-_BETS = 24
 _MOST = 0.95  # of rows that differ: more is no promise
-
-
-@dataclasses.dataclass(slots=True)
-class DisagreementTest:
-    """One-sided sequential test of P(disagree) <= epsilon, with capital spread over several bets.
-
-    A bet of size b multiplies its capital by 1 + b (x - epsilon), x being 1 where the answers differ. Sizes lie between
-    0 and 1/epsilon, so no capital is ever below 0. Rows must be a random sample of the exits; where shares differ, test
-    each share apart.
-    """
-
-    epsilon: float
-    alpha: float = ALPHA
-    rows: int = 0
-    disagreed: int = 0
-    _bets: NDArray[np.float64] = dataclasses.field(init=False)
-    _log_capital: NDArray[np.float64] = dataclasses.field(init=False)
-    _most: float = dataclasses.field(init=False, default=-math.inf)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.epsilon < 1 or not 0 < self.alpha < 1:
-            raise ConfigError("epsilon and alpha of a drift test must lie between 0 and 1")
-        self._bets = np.geomspace(0.01, 0.95, _BETS) / self.epsilon
-        self._log_capital = np.zeros(_BETS)
-
-    def add(self, disagreed: bool) -> bool:
-        """One more shadow row; whether the alarm is on, which it stays."""
-        self.rows += 1
-        self.disagreed += disagreed
-        self._log_capital += np.log1p(self._bets * (float(disagreed) - self.epsilon))
-        top = float(self._log_capital.max())
-        self._most = max(self._most, top + math.log(float(np.exp(self._log_capital - top).mean())))
-        return self.alarm
-
-    @property
-    def alarm(self) -> bool:
-        """Whether P(disagree) <= epsilon is refuted."""
-        return self._most >= -math.log(self.alpha)
 
 
 def allowed(point: Point, data: DataUsed | None = None) -> float:
@@ -73,24 +32,6 @@ def allowed(point: Point, data: DataUsed | None = None) -> float:
     rows = max(1, round(early * (data.rows * data.split[2] if data is not None else 1000)))
     differ = min(rows, round((1 - point.agreement) / early * rows))
     return min(_MOST, clopper_pearson(differ, rows, 0.01)[1])
-
-
-def lower_bound(disagreed: ArrayLike, *, alpha: float = 0.05, steps: int = 400) -> float:
-    """Lower end of the confidence sequence of P(disagree) after these shadow rows [rows] of 0 and 1: the largest
-    epsilon that the test above has refuted by now. Holds at all times at once with probability 1 - alpha."""
-    x = np.asarray(disagreed, np.float64)
-    low, high = 0.0, 1.0
-    for _ in range(max(1, math.ceil(math.log2(steps)))):
-        middle = (low + high) / 2
-        bets = np.geomspace(0.01, 0.95, _BETS) / middle
-        path = np.log1p(bets[:, None] * (x[None, :] - middle)).cumsum(axis=1)
-        top = path.max(axis=0)
-        capital = top + np.log(np.exp(path - top).mean(axis=0))
-        if len(x) and capital.max() >= -math.log(alpha):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 QUANTILES = 129

@@ -21,11 +21,6 @@ from arlo.errors import ConfigError, EnvironmentProblem
 _RAPL = Path("/sys/class/powercap")
 
 
-def sampled_joules(watts: ArrayLike, step_s: float) -> float:
-    """Energy of power samples, each held for a step, as the paper sums them."""
-    return float(np.asarray(watts, np.float64).sum() * step_s)
-
-
 def trapezoid_joules(watts: ArrayLike, step_s: float) -> float:
     """Energy between the first and the last sample, linear between samples."""
     p = np.asarray(watts, np.float64)

@@ -43,12 +43,6 @@ class CascadeConfig:
         "them more; each keeps one.",
         left_out="every worker holds all stages",
     )
-    spans: tuple[int, ...] = option(
-        default=(),
-        doc="Workers that one instance of each stage is spread over, layer after layer, as `arlo cascade plan --span` "
-        "plans them. Planned alone: what is served is 1 of every stage.",
-        left_out="1 of every stage",
-    )
     on_deadline: Literal["answer", "expire"] = option(
         default="answer",
         doc="A row whose time is over while it waits for a later stage, or runs on it: it ends with the answer that it "
@@ -75,12 +69,6 @@ class CascadeConfig:
         doc='With `price = "auto"`: another operating point, and at no price a row has to be less sure than at this '
         "other one.",
         left_out="as far as the prices of the point go, which `arlo cascade search` found",
-    )
-    speculate: bool = option(
-        default=False,
-        doc="Where the last stage has room to spare, it starts on a row beside the first one, and whichever decides "
-        "first ends the row: only rows of lengths of which most go on, and never so that more than half of the last "
-        "stage's instances are busy. For loads far below what the workers carry.",
     )
     shadow_share: float = option(
         default=0.0,
@@ -137,14 +125,6 @@ class CascadeConfig:
             )
         if any(not isinstance(count, int) or not 1 <= count <= 1000 for count in self.workers):
             raise FieldError("cascade", "workers", f"are 1 to 1000 for each stage, not {list(self.workers)}")
-
-        if any(count != 1 for count in self.spans):
-            raise FieldError(
-                "cascade",
-                "spans",
-                f"are {list(self.spans)}: a stage over several workers is planned, not served. Leave it out, and give "
-                "workers that hold a whole stage",
-            )
 
     @property
     def timeout_ms(self) -> int:

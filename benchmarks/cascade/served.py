@@ -127,7 +127,6 @@ def simulated(
     slower: float,
     hop_ms: float = 0.0,
     step: int = STEP,
-    speculate: bool = False,
 ) -> CascadeResult:
     """In times of the slower engines."""
     at, lengths = arrivals(rate, seconds, len(people.study.row))
@@ -143,7 +142,6 @@ def simulated(
             slo_ms=SLO_MS * slower,
             timeout_ms=10 * SLO_MS * slower,
             overhead_ms=hop_ms,
-            speculate=speculate,
             hop_out_ms=hop_ms,
             hop_back_ms=hop_ms,
         )
@@ -169,7 +167,6 @@ def served(
     *,
     alone: bool = False,
     points: Sequence[Point] = (),
-    speculate: bool = False,
 ) -> Iterator[tuple[str, int]]:
     """`arlo serve` of both stages, or of the last alone; its data port, and the port of /metrics. `points`: in place of
     the population's own, the first one in force."""
@@ -205,7 +202,7 @@ def served(
     )
     manifest.save(work)
     (work / "repository").mkdir(exist_ok=True)
-    cascade = {"manifest": str(work / "cascade.json"), "slo_ms": slo_ms, "speculate": speculate}
+    cascade = {"manifest": str(work / "cascade.json"), "slo_ms": slo_ms}
     with serving(work, slo_ms=slo_ms, settings={"cascade": cascade, "model": {}}, workers=workers) as (_, at, port):
         yield at, port
 

@@ -60,7 +60,6 @@ class CascadeRun:
     batching: str = "deadline"
     inflight_limit: int = 2  # batches
     auto_price: bool = False
-    speculate: bool = False
     margin_ms: float = 2.0
     seed: int = 0
     warmup_s: float = 0.0
@@ -99,7 +98,6 @@ class CascadeResult(Part):
     unanswered: dict[str, int]  # rows by outcome
     parts: tuple[Part, ...]  # between the marks
     price: int  # at the end
-    speculated: int  # rows that the last stage started on beside the first one, of all
     utilization: float  # executing, of the workers' time
     joules: float | None  # per row, modelled; None where neither watts nor energy are known
 
@@ -120,14 +118,12 @@ def run(job: CascadeRun) -> CascadeResult:
             seed=job.seed,
             margin=round(job.margin_ms * MS),
             auto_price=job.auto_price,
-            speculate=job.speculate,
         )
     _feed(engine, job)
     price = engine.price if job.rules is not None else 0
     busy_ns, end_ns = float(engine.workers()["busy_ns"].sum()), int(job.arrived_ns[-1])
     engine.finish()
-    speculated = engine.speculated if job.rules is not None else 0
-    return _result(engine.columns(), job, price, speculated, busy_ns / max(1, end_ns * sum(job.workers)))
+    return _result(engine.columns(), job, price, busy_ns / max(1, end_ns * sum(job.workers)))
 
 
 def _engine(job: CascadeRun) -> _core.Simulation:
@@ -222,9 +218,7 @@ def twin(rules: Rules) -> _core.CascadeRules:
     )
 
 
-def _result(
-    columns: dict[str, NDArray[Any]], job: CascadeRun, price: int, speculated: int, utilization: float
-) -> CascadeResult:
+def _result(columns: dict[str, NDArray[Any]], job: CascadeRun, price: int, utilization: float) -> CascadeResult:
     outcome = columns["outcome"]
     if job.rules is None:
         rows, stages = len(job.arrived_ns), len(job.stages)
@@ -263,7 +257,6 @@ def _result(
         if job.marks_s
         else (),
         price=price,
-        speculated=speculated,
         utilization=utilization,
         joules=joules,
     )

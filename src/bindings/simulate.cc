@@ -243,7 +243,7 @@ void bind(nb::module_& m) {
           "set_cascade",
           [](Engine& e, const std::vector<dispatch::VariantId>& variants, const flow::Rules& rules,
              const Input<double>& confidence, const std::optional<Input<std::int32_t>>& tokens, std::uint64_t seed,
-             TimeNs margin, bool auto_price, bool speculate) {
+             TimeNs margin, bool auto_price) {
             Cascade cascade;
             cascade.variants = variants;
             cascade.rules = rules;
@@ -253,16 +253,14 @@ void bind(nb::module_& m) {
             if (tokens) cascade.tokens.assign(view(*tokens).begin(), view(*tokens).end());
             cascade.margin = margin;
             cascade.auto_price = auto_price;
-            cascade.speculate = speculate;
             e.set_cascade(std::move(cascade));
           },
           "variants"_a, "rules"_a, "confidence"_a, nb::kw_only(), "tokens"_a = nb::none(), "seed"_a = 0, "margin"_a = 0,
-          "auto_price"_a = false, "speculate"_a = false,
+          "auto_price"_a = false,
           "Every request is a row of a cascade, before the first one: row n says what entry n modulo rows of\n"
           "`confidence` (float64 [rows * stages], by row) says, and is sent to a stage with the tokens of `tokens`\n"
           "(int32 [rows * stages]; None, or 0: all of them).")
       .def_prop_ro("price", &Engine::price, "Of going on, of a cascade.")
-      .def_prop_ro("speculated", &Engine::speculated, "Rows of a cascade that two stages started on at a time.")
       .def("add_worker", &Engine::add_worker, "runtime"_a, "at"_a, "A worker that serves from `at` on; its id.")
       .def("replace", &Engine::replace, "worker"_a, "runtime"_a, "delay"_a,
            "Drains the worker; when it is empty it loads `runtime`, which takes `delay`.")

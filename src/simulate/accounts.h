@@ -39,12 +39,6 @@ struct Request {
   std::uint32_t root = dispatch::kNone;   // its slot; kNone: it is no visit
   std::uint64_t luck = 0;                 // that its children are drawn from
   float accuracy = -1;                    // of a root
-  // Speculation: two requests, the row and its visit to the last stage beside its first ones.
-  std::uint32_t ahead = dispatch::kNone;  // slot of that visit
-  std::uint32_t of = dispatch::kNone;     // of a visit: slot of its row; none: it has no use for it
-  bool extra = false;                     // it is that visit
-  bool awaits = false;                    // of a row: no other stage is left
-  bool over = false;                      // of a row: it has its answer, and a worker is not through with it yet
 };
 
 class Accounts {

@@ -34,7 +34,6 @@ void Engine::plan(const flow::pipeline::Plan& plan) { impl_->plan(plan); }
 const PipelineTotals* Engine::pipeline() const { return impl_->roots_ ? &impl_->roots_->totals : nullptr; }
 double Engine::worker_price(std::int32_t variant) const { return impl_->roots_ ? impl_->roots_->price(variant) : 0; }
 bool Engine::cascade() const { return impl_->journeys_.has_value(); }
-std::uint64_t Engine::speculated() const { return impl_->journeys_ ? impl_->journeys_->speculated : 0; }
 std::int32_t Engine::price() const { return impl_->journeys_ ? impl_->journeys_->price_now() : 0; }
 void Engine::advance(TimeNs until) { impl_->advance(until); }
 void Engine::finish() { impl_->finish(); }

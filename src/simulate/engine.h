@@ -160,7 +160,6 @@ struct Cascade {
   std::vector<std::int32_t> tokens;  // [rows, stages]: of the row as that stage gets it; empty, or 0: all of it
   TimeNs margin = 0;                 // before its timeout a row with an answer ends with it
   bool auto_price = false;
-  bool speculate = false;  // flow/cascade/speculate.h
 };
 
 // A pipeline: the rows that arrive are roots for its entry, and what becomes of them is decided by src/flow/pipeline.
@@ -314,7 +313,6 @@ class Engine {
   [[nodiscard]] RuntimeView runtime(RuntimeId runtime) const;
   [[nodiscard]] bool cascade() const;                             // set_cascade() was called
   [[nodiscard]] std::int32_t price() const;                       // of it
-  [[nodiscard]] std::uint64_t speculated() const;                 // rows that two stages started on at a time
   [[nodiscard]] const PipelineTotals* pipeline() const;           // null: there is none
   [[nodiscard]] double worker_price(std::int32_t variant) const;  // of a pipeline's, of a worker-second
   [[nodiscard]] std::int32_t queued() const;                      // waiting at the scheduler

@@ -107,12 +107,8 @@ class Engine::Impl {
     }
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {  // parked for ever
       Request& request = requests_[slot];
-      if (!request.present || request.over) continue;
+      if (!request.present) continue;
       scheduler_.cancel(request.handle, slot, now_, actions_);
-      if (request.extra) {
-        visited(slot, false);
-        continue;
-      }
       if (!settles_for(slot, flow::Reason::kStageAbsent)) end(slot, Outcome::kFailed);
     }
     settle();
@@ -191,8 +187,6 @@ class Engine::Impl {
     }
     if (admit(slot).handle == kNone) {
       end(slot, Outcome::kRejected);
-    } else if (journeys_ && journeys_->cascade().speculate) {
-      speculate(slot);
     }
   }
 
@@ -203,7 +197,7 @@ class Engine::Impl {
     const bool limited = limits.timeout != kNever;
     TimeNs due = kNever;
     TimeNs deadline = kNever;
-    if (limited && !request.extra) {
+    if (limited) {
       due = request.arrived + std::max<TimeNs>(limits.slo - options_.overhead, 0);
       deadline = request.arrived + std::max<TimeNs>(patience(request) - options_.overhead, 0);
       if (request.answered >= 0) {
@@ -268,13 +262,6 @@ class Engine::Impl {
   // A stage has answered: true when the row goes on.
   bool goes_on(Slot slot);
   bool enter(Slot slot, std::int32_t stage);
-  void speculate(Slot slot);
-  // The row has no use for its visit any more.
-  void let_go(Slot slot);
-  // A worker is through with a visit, or with a row that has its answer from one.
-  void through(Slot slot, bool good);
-  // A visit is over.
-  void visited(Slot visit, bool good);
   // Ends a row with the answer that it has; false: it has none.
   bool settles_for(Slot slot, flow::Reason reason);
   // Rows whose stage has gone go on to another one, or end with what they have.
@@ -334,10 +321,6 @@ class Engine::Impl {
       conclude_roots();
       return;
     }
-    if (request.over || request.extra) {
-      through(slot, true);
-      return fleet_.answered(id, now_);
-    }
     TimeNs latency = now_ - request.arrived + options_.overhead;
     if (journeys_) {
       if (!ended_before(request, latency) && goes_on(slot)) return fleet_.answered(id, now_);
@@ -348,7 +331,6 @@ class Engine::Impl {
 
   void conclude(Slot slot, TimeNs latency) {
     report(slot, latency);
-    if (requests_[slot].ahead != kNone) let_go(slot);
     requests_.give_back(slot);
   }
 
@@ -367,7 +349,6 @@ class Engine::Impl {
   // A request leaves the system.
   void end(Slot slot, Outcome outcome, TimeNs latency = -1) {
     accounts_.ended(requests_[slot], outcome, latency);
-    if (requests_[slot].ahead != kNone) let_go(slot);
     requests_.give_back(slot);
   }
 
@@ -386,8 +367,6 @@ class Engine::Impl {
       } else if (action.kind == ActionKind::kExpired && roots_) {
         roots_->expired(slot, now_);
         conclude_roots();
-      } else if (action.kind == ActionKind::kExpired && requests_[slot].over) {
-        requests_.give_back(slot);
       } else if (action.kind == ActionKind::kExpired) {
         if (!settles_for(slot, flow::Reason::kDeadline)) end(slot, Outcome::kExpired);
       } else {
@@ -405,11 +384,6 @@ class Engine::Impl {
   void lost(Slot slot) {
     Request& request = requests_[slot];
     if (request.returning) return;  // its answer is on the way
-    if (request.over || request.extra) {
-      scheduler_.abandon(request.handle);
-      through(slot, false);
-      return;
-    }
     if (request.lost++ < options_.retries) {
       request.begun = -1;
       // The instance is gone: nothing to keep off.

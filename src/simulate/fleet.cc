@@ -54,20 +54,6 @@ WorkerId Fleet::add_worker(RuntimeId runtime, TimeNs at, TimeNs now) {
   return id;
 }
 
-flow::LastStage Fleet::last_stage(dispatch::VariantId variant, std::int32_t length) const {
-  flow::LastStage found;
-  for (const Worker& worker : workers_) {
-    if (worker.instance == kNone) continue;
-    const auto view = scheduler_.view(worker.instance);
-    const std::int32_t longest = runtimes_[view.runtime].longest.at(variant);
-    if (view.state != dispatch::InstanceState::kActive || longest == 0) continue;
-    ++found.instances;
-    found.busy += view.in_flight > 0 ? 1 : 0;
-    found.idle_fits = found.idle_fits || (view.in_flight == 0 && length <= longest);
-  }
-  return found;
-}
-
 void Fleet::replace(WorkerId id, RuntimeId runtime, TimeNs delay, TimeNs now) {
   Worker& worker = present(id);
   need_runtime(runtime);

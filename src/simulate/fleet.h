@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "dispatch/scheduler.h"
-#include "flow/cascade/speculate.h"
 #include "simulate/agenda.h"
 #include "simulate/worker.h"
 
@@ -49,8 +48,6 @@ class Fleet {
   [[nodiscard]] std::size_t size() const { return workers_.size(); }
   [[nodiscard]] Runtime& runtime(RuntimeId id) { return runtimes_[id]; }
   [[nodiscard]] std::size_t runtimes() const { return runtimes_.size(); }
-  // Instances that hold a variant, for a row of this length.
-  [[nodiscard]] flow::LastStage last_stage(dispatch::VariantId variant, std::int32_t length) const;
   void need_runtime(RuntimeId runtime) const;
 
   Steps steps;  // of the workers

@@ -6,7 +6,6 @@
 
 #include "flow/cascade/cascade.h"
 #include "flow/cascade/price.h"
-#include "flow/cascade/speculate.h"
 #include "simulate/accounts.h"
 #include "simulate/checks.h"
 
@@ -61,8 +60,6 @@ class Journeys {
   [[nodiscard]] std::int32_t price_now() const { return cascade_.auto_price ? price.now() : 0; }
 
   flow::Price price;
-  flow::ExitShares exit_shares;
-  std::uint64_t speculated = 0;  // rows that the last stage started on beside the first one
 
  private:
   [[nodiscard]] std::size_t at(const Request& request, std::int32_t stage) const {

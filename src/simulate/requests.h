@@ -50,17 +50,6 @@ class Requests {
   // Of the root with this number.
   [[nodiscard]] std::uint64_t luck(std::uint64_t number) const { return mixed(mixed(seed_ + 1) ^ number); }
 
-  // Another visit of the same row: its number, so its luck, is that of the row.
-  Slot beside(Slot slot, TimeNs now) {
-    const auto number = requests_[slot].number;
-    const Slot made = take(now, requests_[slot].whole, requests_[slot].variant);
-    requests_[made].number = number;
-    requests_[made].bulk = true;
-    requests_[made].whole = requests_[made].length;
-    --arrivals_;
-    return made;
-  }
-
   void give_back(Slot slot) {
     requests_[slot].present = false;
     free_.push_back(slot);

@@ -40,7 +40,7 @@ class TestCall final : public Call {
   int completed = 0;
 };
 
-class DeskRig final : private UpstreamListener, private ShadowListener, private AheadListener {
+class DeskRig final : private UpstreamListener, private ShadowListener {
  public:
   // `cascade`: in place of a pipeline, of its stages one after the other.
   explicit DeskRig(std::uint64_t seed, bool cascade = false)
@@ -52,7 +52,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
                     .max_queued = 40,
                     .batching = by_deadline_ ? dispatch::Batching::kDeadline : dispatch::Batching::kFill}),
         fleet_(config_, scheduler_, [this](Effects& effects, TimeNs at) { desk_.settle(effects, at); }),
-        desk_(config_, scheduler_, fleet_, books_, *this, *this, *this) {
+        desk_(config_, scheduler_, fleet_, books_, *this, *this) {
     tokens_ = !cascade_ && by_deadline_ && below(2) == 0;
     const auto count = cascade_ ? 2 + below(2) : 1 + below(4);
     for (std::uint64_t s = 0; s < count; ++s) {
@@ -505,7 +505,6 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     desk_.shadow_ended(shadow);
     delete &shadow;
   }
-  void ahead_done(Ahead& /*ahead*/) override {}
 
   const bool cascade_;
   const v1::GatewayConfig config_;

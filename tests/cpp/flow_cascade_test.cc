@@ -8,7 +8,6 @@
 #include "flow/cascade/cascade.h"
 #include "flow/cascade/drift.h"
 #include "flow/cascade/prune.h"
-#include "flow/cascade/speculate.h"
 
 namespace arlo::flow {
 namespace {
@@ -77,12 +76,6 @@ TEST(CascadeConfidence, OfASpanIsTheLesserOfStartAndEnd) {
   std::vector<double> scratch;
   const Signals signals{.logits = start, .labels = 4, .end_logits = end};
   EXPECT_NEAR(confidence(tempered(1.5, true), signals, 10, scratch), .253230505870, kExact);
-}
-
-TEST(CascadeConfidence, OfGeneratedTokensIsTheLeast) {
-  EXPECT_NEAR(generation_confidence(std::vector<float>{5, 2, 1, 0, -3}, 5, 3, 1.5), .688900620560, kExact);
-  const std::vector<float> both = {5, 2, 1, 0, -3, 3, 2.9F, 0, 0, 0};
-  EXPECT_NEAR(generation_confidence(both, 5, 3, 1.5), .233187871514, 1e-7);
 }
 
 TEST(CascadeConfidence, TemperatureOfTheLength) {
@@ -316,32 +309,6 @@ TEST(CascadePrune, WithoutImportanceSendsAll) {
 // ---- drift ----
 
 // At the rate that is allowed there is no alarm; three times it is found within 2,000 rows.
-TEST(CascadeSpeculation, KnowsHowManyEndEarly) {
-  ExitShares shares;
-  EXPECT_EQ(shares.of(16), 1.0);
-  for (int i = 0; i < 31; ++i) shares.saw(16, false);
-  EXPECT_EQ(shares.of(16), 1.0);  // too few to tell
-  shares.saw(9, true);
-  EXPECT_DOUBLE_EQ(shares.of(16), 1.0 / 32);
-  EXPECT_EQ(shares.of(17), 1.0);  // of other lengths nothing is known
-  EXPECT_EQ(shares.of(8), 1.0);
-  for (int i = 0; i < 3000; ++i) shares.saw(16, true);
-  EXPECT_GT(shares.of(16), 0.95);  // what was long ago is forgotten
-}
-
-TEST(CascadeSpeculation, LeavesHalfOfTheLastStage) {
-  const auto with = [](std::int32_t instances, std::int32_t busy, bool fits) {
-    return speculates({.instances = instances, .busy = busy, .idle_fits = fits}, 0.4);
-  };
-  EXPECT_TRUE(with(2, 0, true));
-  EXPECT_FALSE(with(2, 1, true));
-  EXPECT_FALSE(with(1, 0, true));
-  EXPECT_FALSE(with(2, 0, false));
-  EXPECT_TRUE(with(5, 1, true));
-  EXPECT_FALSE(with(5, 2, true));
-  EXPECT_FALSE(speculates({.instances = 4, .busy = 0, .idle_fits = true}, 0.5));
-}
-
 TEST(CascadeDrift, IsFound) {
   constexpr double kEpsilon = .05;
   DisagreementTest calm(kEpsilon);

@@ -90,37 +90,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     plan.add_argument("--rate", type=float, required=True, metavar="R", help="rows a second")
     plan.add_argument("--slo-ms", type=float, required=True, metavar="MS", help="for 98 %% of the rows")
     plan.add_argument("--divided", action="store_true", help="and with workers of each stage's own, best divided")
-    plan.add_argument(
-        "--memory-mb",
-        type=int,
-        metavar="N",
-        help="of a worker's device: and which stages go on which worker where not all fit (needs HiGHS)",
-    )
-    plan.add_argument(
-        "--utilisation", type=float, default=0.9, metavar="F", help="of a device, at most, packed (default: 0.9)"
-    )
-    plan.add_argument(
-        "--transfer",
-        choices=("flow", "paper"),
-        default="flow",
-        help="what packing keeps low: rows between workers, or every pair, as HybridServe's Eq. 2 counts (default: "
-        "flow)",
-    )
-    plan.add_argument(
-        "--span",
-        type=int,
-        default=1,
-        metavar="N",
-        help="packed, a model may be spread over up to so many workers, layer after layer; planned, not served "
-        "(default: 1)",
-    )
-    plan.add_argument(
-        "--width",
-        type=int,
-        default=768,
-        metavar="N",
-        help="values of a token's hidden state, which go from worker to worker with --span (default: 768)",
-    )
     report = _on_records(actions, "report", "a page: reliability, curve and points, what each mechanism is worth")
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"

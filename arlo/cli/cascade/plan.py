@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arlo.cli.cascade import packed as packing
 from arlo.cli.cascade.common import TIMES_MS, study_of, within
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 SECONDS = 20.0  # simulated
 MOST_ROWS = 400_000
 MOST_DIVISIONS = 64  # of workers among stages that are tried
-MOST_PACKED = 16  # workers
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,17 +32,9 @@ def run(args: argparse.Namespace) -> int:
     within(args.workers, 1, 100_000, "--workers")
     within(args.rate, 1e-3, 1e7, "--rate")
     within(args.slo_ms, *TIMES_MS, "--slo-ms")
-    within(args.memory_mb, 1, 2**31, "--memory-mb")
-    within(args.utilisation, 0.01, 1, "--utilisation")
     within(args.accuracy, 0, 1, "--accuracy")
-    within(args.span, 1, MOST_PACKED, "--span")
-    within(args.width, 1, 1_000_000, "--width")
-    if args.memory_mb is None and args.span > 1:
-        raise ConfigError("--span goes with --memory-mb: replicas are spread over workers where they are packed")
-    if args.memory_mb is not None:
-        within(args.workers, 1, MOST_PACKED, "--workers with --memory-mb")
-    if args.accuracy is not None and (args.divided or args.memory_mb is not None):
-        raise ConfigError("--accuracy looks for workers that hold all stages: leave out --divided and --memory-mb")
+    if args.accuracy is not None and args.divided:
+        raise ConfigError("--accuracy looks for workers that hold all stages: leave out --divided")
     study = study_of(args)
     if not study.cascade.points:
         raise ConfigError("the cascade has no operating points yet: run `arlo cascade search`")
@@ -64,13 +54,10 @@ def run(args: argparse.Namespace) -> int:
     found.append(_row("last stage alone", "all of the last stage", last, args))
     good = [row for row in found if row["meets_slo"]]
     chosen = max(good, key=lambda row: (row["accuracy"], -row["mean_ms"]), default=None)
-    packed = None if args.memory_mb is None else packing.found(args, test, stages, chosen)
     if args.json:
-        print_json({"points": found, "chosen": chosen, "packing": packed})
+        print_json({"points": found, "chosen": chosen})
     else:
         _print(found, chosen, args)
-        if packed is not None:
-            packing.show(packed, args)
     return 0 if chosen is not None else 1
 
 

@@ -155,7 +155,6 @@ def _of_cascade(args: argparse.Namespace) -> int:
         raise ConfigError("--cascade takes one number of workers, not a range")
     given = {name: getattr(args, name) for name in ("cascade", "data", "rate", "slo_ms", "accuracy", "json")}
     left: dict[str, object] = {"records": None, "split": None, "seed": None, "divided": False}
-    left |= {"memory_mb": None, "utilisation": 0.9, "transfer": "flow", "span": 1, "width": 768}
     return plan_cascade(argparse.Namespace(**given, **left, workers=counts[0], action="plan"))
 
 

@@ -30,7 +30,6 @@ def fill_cascade(
     message.expire = config.on_deadline == "expire"
     message.fail = config.on_failure == "error"
     message.auto_price = config.price == "auto"
-    message.speculate = config.speculate
     message.logits, message.end_logits = LOGITS.get(manifest.task, ("logits", ""))
     if manifest.task not in ("token-classification", "question-answering"):
         message.labels.extend(manifest.labels)

@@ -160,19 +160,4 @@ double confidence(const StageSpec& stage, const Signals& signals, std::int32_t l
   return finish(stage, score_of(stage.score, scratch));
 }
 
-double generation_confidence(std::span<const float> logits, std::size_t labels, std::size_t k, double t) {
-  std::vector<double> top(labels);
-  double least = 1;
-  k = std::min(k, labels);
-  for (std::size_t at = 0; at + labels <= logits.size(); at += labels) {
-    for (std::size_t i = 0; i < labels; ++i) top[i] = static_cast<double>(logits[at + i]) / t;
-    if (!std::all_of(top.begin(), top.end(), [](double value) { return std::isfinite(value); })) return 0;
-    std::partial_sort(top.begin(), top.begin() + static_cast<std::ptrdiff_t>(k), top.end(), std::greater<>());
-    double sum = 0;
-    for (std::size_t i = 0; i < k; ++i) sum += std::exp(top[i] - top[0]);
-    least = std::min(least, 1 / (sum * sum));
-  }
-  return least;
-}
-
 }  // namespace arlo::flow

@@ -37,8 +37,4 @@ double along(const std::vector<std::pair<double, double>>& curve, double x);
 // In [0, 1]; 0 where a logit is not finite. `scratch` is for reuse.
 double confidence(const StageSpec& stage, const Signals& signals, std::int32_t length, std::vector<double>& scratch);
 
-// Of a generated answer (HybridServe section IV-A(2)): for each token the largest of the probabilities of the k
-// likeliest ones among themselves, squared; the least of them all. `logits`: [tokens, labels].
-double generation_confidence(std::span<const float> logits, std::size_t labels, std::size_t k, double t);
-
 }  // namespace arlo::flow

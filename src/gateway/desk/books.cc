@@ -157,8 +157,6 @@ void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
   const auto& point = cascade.points[cascade.point];
   out->set_point(point.name);
   if (point.accuracy) out->set_expected_accuracy(*point.accuracy);
-  out->set_speculated(speculated_);
-  out->set_speculated_used(speculated_used_);
   for (std::size_t s = 0; s < cascade.stages.size(); ++s) {
     const auto& counts = stages_.at(s);
     auto* stage = out->add_stages();

@@ -55,8 +55,6 @@ class Books {
   void ended(const Call& call, TimeNs now);
   // Of a cascade.
   [[nodiscard]] StageCounts& stage(std::size_t stage) { return stages_.at(stage); }
-  [[nodiscard]] std::uint64_t& speculated() { return speculated_; }
-  [[nodiscard]] std::uint64_t& speculated_used() { return speculated_used_; }
   // A request refused before it had rows.
   void refused(const Fault& fault) { count(fault, 1); }
 
@@ -82,7 +80,6 @@ class Books {
   LatencyWindow window_total_, window_queue_, window_execute_;
   Histograms histograms_;
   std::array<StageCounts, flow::kMaxStages> stages_;
-  std::uint64_t speculated_ = 0, speculated_used_ = 0;
 };
 
 using BooksByVariant = std::vector<std::unique_ptr<Books>>;

@@ -145,8 +145,7 @@ class Call {
   TimeNs weighed_ns = 0;                // when it was forecast that its rows take so long, of one that is in turn:
   TimeNs forecast_ns = 0;
   bool in_turn = false;    // it is of many rows, and such requests are served one after the other (Desk::weigh)
-  bool shadow = false;     // the gateway's own (shadow.h, ahead.h)
-  bool ahead = false;      // of these, a visit to the last stage beside an earlier one (ahead.h)
+  bool shadow = false;     // the gateway's own (shadow.h)
   bool visit = false;      // the gateway's own, of a pipeline (flow_call.h)
   bool as_bulk = false;    // whatever the request itself says (of a visit: as its client asked)
   bool cancelled = false;  // by the client; under the router's lock

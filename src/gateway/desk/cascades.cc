@@ -6,12 +6,11 @@
 
 namespace arlo::gateway {
 void Desk::begin(Row& row) {
-  const bool ahead = row.call->ahead;
-  begin_journey(row, ahead ? 0 : journeys_++);
+  begin_journey(row, journeys_++);
   const auto& cascade = row.cascade();
   const auto stages = static_cast<std::int32_t>(cascade.stages.size());
   const std::int32_t start = std::min(row.journey->point->rules.start, row.journey->facts.last);
-  const std::int32_t first = ahead || row.call->request.wishes().point == "last" ? stages - 1 : start;
+  const std::int32_t first = row.call->request.wishes().point == "last" ? stages - 1 : start;
   std::int32_t stage = flow::entry(present(row), first, stages);
   if (stage < 0) {  // it waits for one that will fit it, as far as is known
     stage = first;
@@ -20,7 +19,6 @@ void Desk::begin(Row& row) {
   }
   row.journey->stage = stage;
   reword(row, stage);
-  if (ahead) return;  // no demand
   const auto variant = row.model().variant;
   books_[variant]->arrived(row.length, scheduler_.ideal_level(row.length, variant));
 }
@@ -52,29 +50,21 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   const bool early = decision.exit && decision.reason == flow::Reason::kConfident;
   keep_answer(row, signals, decision.confidence, scratch_);
   journey.reason = decision.reason;
-  if (row.call->ahead || row.call->fault.code != Code::kOk) return false;  // it is over, or ends unanswered
+  if (row.call->fault.code != Code::kOk) return false;  // it ends unanswered
   if (journey.drawn) hear(row, signals, early, effects);
-  const auto stages = static_cast<std::int32_t>(cascade.stages.size());
-  if (cascade.speculate && (early || (!decision.exit && decision.to + 1 == stages))) {
-    exit_shares_.at(row.call->model->variant).saw(journey.facts.length, early);
-  }
   if (decision.exit) {
     ++counts.exits.at(static_cast<std::size_t>(decision.reason));
     return false;
   }
   if (cascade.auto_price) price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
-  const bool ahead = awaits_ahead(row, decision.to, now, effects);
-  if (ahead || goes_to(row, decision.to, now, effects)) {
-    ++counts.escalations.at(static_cast<std::size_t>(ahead ? decision.to : journey.stage));
+  if (goes_to(row, decision.to, now, effects)) {
+    ++counts.escalations.at(static_cast<std::size_t>(journey.stage));
     journey.escalated = true;
     if (row.call->request.wishes().partial) {
       row.call->holds.fetch_add(1, std::memory_order_relaxed);
       effects.partials.emplace_back(row.call, new PartialAnswer{row.index, now, journey});
     }
-    if (!ahead || !journey.ahead->over) return true;
-    journey.awaits_ahead = false;  // it has been there already
-    take_from_ahead(row, now, effects);
-    return false;
+    return true;
   }
   ++counts.exits.at(static_cast<std::size_t>(journey.reason));
   return false;
@@ -276,7 +266,7 @@ void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
       if (!decision.exit) to = decision.to;
     } else {
       to = flow::entry(there, journey.stage, static_cast<std::int32_t>(cascade.stages.size()));
-      if (to < 0 && !row->call->ahead && row->call->request.wishes().point != "last") {
+      if (to < 0 && row->call->request.wishes().point != "last") {
         to = flow::entry(there, 0, static_cast<std::int32_t>(cascade.stages.size()));
       }
     }

@@ -57,14 +57,13 @@ std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 }  // namespace
 
 Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
-           UpstreamListener& listener, ShadowListener& shadows, AheadListener& aheads)
+           UpstreamListener& listener, ShadowListener& shadows)
     : config_(config),
       scheduler_(scheduler),
       fleet_(fleet),
       books_(books),
       listener_(listener),
-      shadow_listener_(shadows),
-      ahead_listener_(aheads) {}
+      shadow_listener_(shadows) {}
 
 UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
   if (running_.size() <= handle) running_.resize(handle + 1);
@@ -74,7 +73,6 @@ UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
 // All rows or none: once one of them is refused, nothing of the request runs.
 void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   const auto& lengths = call.request.lengths();
-  if (call.ahead) sent(static_cast<Ahead&>(call));
   call.rows = std::vector<Row>(lengths.size());
   call.open_rows = static_cast<std::uint32_t>(lengths.size());
   call.holds.store(call.open_rows, std::memory_order_relaxed);
@@ -116,10 +114,6 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   }
   scheduler_.release(now, effects.actions);
   settle(effects, now);
-  if (call.model->cascade == nullptr || !call.model->cascade->speculate) return;
-  for (auto& row : call.rows) {
-    if (row.state != Row::State::kEnded) speculate(row, now, effects);
-  }
 }
 
 dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects) {
@@ -304,7 +298,7 @@ void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
 bool Desk::try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, TimeNs now, Effects& effects) {
   const auto& call = *row.call;
   // One that was to be compared with other answers is not worth it, and of a body it would get other tokens.
-  if (call.shadow && !call.ahead) return false;
+  if (call.shadow) return false;
   if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= call.waiting_deadline()) {
     return false;
   }
@@ -458,7 +452,6 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   row.ended_ns = now;
   row.handle = dispatch::kNone;
   for (const auto& failure : row.failures) --failure->open;
-  if (row.journey != nullptr) let_go_ahead(row, now, effects);
   if (row.flow != nullptr) leave_flow(row, now);
   Call& call = *row.call;
   if (--call.open_rows == 0 && !call.shadow) {

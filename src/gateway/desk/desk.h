@@ -21,8 +21,6 @@
 #include "base/fault.h"
 #include "dispatch/scheduler.h"
 #include "flow/cascade/price.h"
-#include "flow/cascade/speculate.h"
-#include "gateway/desk/ahead.h"
 #include "gateway/desk/books.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/effects.h"
@@ -39,7 +37,7 @@ class Desk {
  public:
   // `books`: of each model, by its variant.
   Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
-       UpstreamListener& listener, ShadowListener& shadows, AheadListener& aheads);
+       UpstreamListener& listener, ShadowListener& shadows);
 
   void submit(Call& call, TimeNs now, Effects& effects);
   void cancel(Call& call, TimeNs now, Effects& effects);
@@ -53,8 +51,7 @@ class Desk {
   // The gateway's own rows.
   void shadow_ended(Shadow& shadow);
   void stop_shadows(TimeNs now, Effects& effects);
-  [[nodiscard]] bool own_open() const { return !shadows_.open().empty() || aheads_ > 0; }
-  void ahead_ended(Ahead& ahead, TimeNs now, Effects& effects);
+  [[nodiscard]] bool own_open() const { return !shadows_.open().empty(); }
   void fill_shadows(v1::Stats* out, const ModelSpec* model) const;
   void fill_flow(v1::Stats* out, const ModelSpec* model) const;
   [[nodiscard]] const Sample::Rows& sample(dispatch::VariantId cascade) const { return samples_.at(cascade).rows(); }
@@ -119,14 +116,6 @@ class Desk {
   [[nodiscard]] bool room_for_shadow(const Row& row) const;
   void shadow(const Row& row, Effects& effects);
   void into_sample(const ModelSpec& cascade, std::shared_ptr<SampledRow> row);
-  // ---- speculation (ahead.cc) ----
-  // A new row: the last stage may start on it, too.
-  void speculate(Row& row, TimeNs now, Effects& effects);
-  // Whether a row that goes on to this stage is answered by its visit there that is under way, or over.
-  bool awaits_ahead(Row& row, std::int32_t to, TimeNs now, Effects& effects);
-  void take_from_ahead(Row& row, TimeNs now, Effects& effects);
-  void let_go_ahead(Row& row, TimeNs now, Effects& effects);
-  void sent(Ahead& ahead);
   void find_ways(TimeNs grace, TimeNs now, Effects& effects);
   void end_late(TimeNs now, Effects& effects);
   void set_prices(TimeNs now);
@@ -156,7 +145,6 @@ class Desk {
   const BooksByVariant& books_;
   UpstreamListener& listener_;
   ShadowListener& shadow_listener_;
-  AheadListener& ahead_listener_;
   WaitingRows waiting_;
   std::vector<UpstreamCall::Part*> running_;       // by the scheduler's handle: rows that take room at a worker
   std::unordered_set<UpstreamCall*> left_behind_;  // at instances that were ejected
@@ -175,12 +163,9 @@ class Desk {
   std::vector<Row*> late_;    // rows at workers that have an answer, and no time for another
   std::uint64_t journeys_ = 0;
   Shadows shadows_;
-  std::array<Sample, dispatch::kVariants> samples_;                // by the variant of a cascade
-  std::array<flow::Price, dispatch::kVariants> prices_;            // the same
-  TimeNs next_look_ = 0;                                           // at the prices
-  std::array<flow::ExitShares, dispatch::kVariants> exit_shares_;  // by the variant of a cascade
-  std::size_t aheads_ = 0;                                         // not over
-  std::size_t aheads_unsent_ = 0;                                  // of these, not submitted
+  std::array<Sample, dispatch::kVariants> samples_;      // by the variant of a cascade
+  std::array<flow::Price, dispatch::kVariants> prices_;  // the same
+  TimeNs next_look_ = 0;                                 // at the prices
   // Of pipelines.
   std::array<std::shared_ptr<FlowState>, dispatch::kVariants> flows_;          // in force, by the pipeline's variant
   std::array<std::vector<FlowStageCounts>, dispatch::kVariants> flow_counts_;  // by stage

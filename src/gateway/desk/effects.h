@@ -10,7 +10,6 @@
 
 namespace arlo::gateway {
 
-class Ahead;
 class Call;
 class Shadow;
 struct PartialAnswer;
@@ -23,8 +22,7 @@ struct Effects {
   std::vector<UpstreamCall*> starts;
   std::vector<Call*> releases;  // one for each row that has ended
   std::vector<std::pair<Shadow*, const Row*>>
-      shadows;                 // to be written, of rows that have ended (null: of a visit), and submitted
-  std::vector<Ahead*> aheads;  // to be written and submitted
+      shadows;  // to be written, of rows that have ended (null: of a visit), and submitted
   std::vector<std::pair<Call*, std::unique_ptr<PartialAnswer>>> partials;
   std::vector<std::shared_ptr<Instance>> checks;
   std::vector<std::function<void()>> calls;

@@ -14,8 +14,6 @@
 
 namespace arlo::gateway {
 
-class Ahead;
-
 struct Journey {
   struct Visit {
     TimeNs queued_ns = 0;
@@ -40,8 +38,6 @@ struct Journey {
   TimeNs entered_ns = 0;                                     // the line of its stage
   std::array<Visit, flow::kMaxStages> visits;
   std::string made;                    // bytes of the outputs that are made here
-  Ahead* ahead = nullptr;              // its visit to the last stage that is made beside this one
-  bool awaits_ahead = false;           // no other stage is left
   bool drawn = false;                  // by chance: the last stage shall be heard in any case (shadow.h)
   std::shared_ptr<SampledRow> sample;  // of such a row, as long as it may come into the sample
 

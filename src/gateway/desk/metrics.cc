@@ -288,14 +288,6 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
   of_shadows("arlo_cascade_drift_alarm",
              "1: early answers differ from the last stage's more often than when the cascade was searched.",
              MetricType::Gauge, [](const v1::Shadows& shadows) { return shadows.alarm() ? 1 : 0; });
-  family("arlo_cascade_speculated_total",
-         "Rows of a cascade that the last stage started on beside an earlier one, and whether its answer was used.",
-         MetricType::Counter, [&](const Seen& seen) {
-           if (seen.stats.stages_size() == 0) return;
-           const auto used = seen.stats.speculated_used();
-           out.value(static_cast<double>(used), {{"used", "yes"}});
-           out.value(static_cast<double>(seen.stats.speculated() - used), {{"used", "no"}});
-         });
   family("arlo_cascade_price", "How far the rules of a cascade have given way to the load; 0: as they were searched.",
          MetricType::Gauge, [&](const Seen& seen) {
            if (seen.stats.stages_size() > 0) out.value(seen.stats.price());

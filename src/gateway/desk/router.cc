@@ -45,7 +45,7 @@ Router::Router(const v1::GatewayConfig& config)
       started_ns_(now_ns()),
       scheduler_(options_of(config.dispatch())),
       fleet_(config_, scheduler_, [this](Effects& effects, TimeNs now) { desk_.settle(effects, now); }),
-      desk_(config_, scheduler_, fleet_, books_, *this, *this, *this) {
+      desk_(config_, scheduler_, fleet_, books_, *this, *this) {
   books_.push_back(std::make_unique<Books>());
 }
 
@@ -152,17 +152,7 @@ void Router::run(Effects& effects) {
       shadow->deadline_ns = shadow->received_ns + shadow->of().default_timeout_ns;
     }
   }
-  for (auto* ahead : effects.aheads) {
-    if (auto fault = ahead->write()) ahead->fault = std::move(*fault);
-  }
   for (auto* call : effects.releases) call->let_go();
-  for (auto* ahead : effects.aheads) {
-    if (ahead->fault.code == Code::kOk) {
-      submit(*ahead);
-    } else {
-      ahead->complete();
-    }
-  }
   for (const auto& [shadow, row] : effects.shadows) {
     if (shadow->fault.code == Code::kOk) {
       submit(*shadow);
@@ -178,16 +168,6 @@ void Router::shadow_done(Shadow& shadow) {
   desk_.shadow_ended(shadow);
   delete &shadow;
   if (stopping_ && idle()) idle_.notify_all();
-}
-
-void Router::ahead_done(Ahead& ahead) {
-  Effects effects;
-  {
-    const std::lock_guard lock(mutex_);
-    desk_.ahead_ended(ahead, now_ns(), effects);
-    if (stopping_ && idle()) idle_.notify_all();
-  }
-  run(effects);
 }
 
 // ---- control ----

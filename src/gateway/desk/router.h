@@ -29,7 +29,6 @@ namespace arlo::gateway {
 class Router final : private UpstreamListener,
                      private HealthListener,
                      private ShadowListener,
-                     private AheadListener,
                      private transport::Loop::Timer {
  public:
   explicit Router(const v1::GatewayConfig& config);
@@ -73,7 +72,6 @@ class Router final : private UpstreamListener,
   void upstream_done(UpstreamCall& upstream, transport::Answer answer) override;
   void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) override;
   void shadow_done(Shadow& shadow) override;
-  void ahead_done(Ahead& ahead) override;
   [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
   void due() override;         // on the lane's thread
   void run(Effects& effects);  // outside the lock

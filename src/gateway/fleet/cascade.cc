@@ -340,7 +340,6 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   cascade->expire = from.expire();
   cascade->fail = from.fail();
   cascade->auto_price = from.auto_price();
-  cascade->speculate = from.speculate();
   cascade->shadow_share = from.shadow_share();
   cascade->shadow_max_busy = from.shadow_max_busy();
   cascade->drift_epsilon = from.drift_epsilon();

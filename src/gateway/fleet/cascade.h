@@ -58,7 +58,6 @@ struct Cascade {
   bool expire = false;
   bool fail = false;
   bool auto_price = false;
-  bool speculate = false;
   double shadow_share = 0;
   double shadow_max_busy = 0;
   double drift_epsilon = 0;

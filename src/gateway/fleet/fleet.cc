@@ -298,20 +298,15 @@ std::int32_t Fleet::longest(dispatch::VariantId variant) const {
   return longest;
 }
 
-flow::LastStage Fleet::last_stage(dispatch::VariantId variant, std::int32_t length) const {
-  flow::LastStage found;
+double Fleet::busy(dispatch::VariantId variant) const {
+  double instances = 0;
+  double busy = 0;
   for (const auto& instance : instances_) {
     if (instance->state != Instance::State::kActive || instance->max_length(variant) == 0) continue;
-    ++found.instances;
-    found.busy += instance->in_flight > 0 ? 1 : 0;
-    found.idle_fits = found.idle_fits || (instance->in_flight == 0 && length <= instance->max_length(variant));
+    ++instances;
+    busy += instance->in_flight > 0 ? 1 : 0;
   }
-  return found;
-}
-
-double Fleet::busy(dispatch::VariantId variant) const {
-  const auto found = last_stage(variant, 0);
-  return found.instances == 0 ? 1 : static_cast<double>(found.busy) / found.instances;
+  return instances == 0 ? 1 : busy / instances;
 }
 
 Fault Fleet::no_instance(std::int32_t length, dispatch::VariantId variant) const {

@@ -20,7 +20,6 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "dispatch/scheduler.h"
-#include "flow/cascade/speculate.h"
 #include "gateway/desk/effects.h"
 #include "gateway/fleet/instance.h"
 #include "rewrite/model.h"
@@ -76,8 +75,6 @@ class Fleet {
   [[nodiscard]] bool takes(std::int32_t length, dispatch::VariantId variant, const Others& others) const;
   // Tokens of the longest runtime of a model in service, of instances that drain included; 0: none is.
   [[nodiscard]] std::int32_t longest(dispatch::VariantId variant) const;
-  // Of the instances that hold a model, for a row of this length.
-  [[nodiscard]] flow::LastStage last_stage(dispatch::VariantId variant, std::int32_t length) const;
   // Share of the instances in service that hold a model which have something to do; 1: there is none.
   [[nodiscard]] double busy(dispatch::VariantId variant) const;
   [[nodiscard]] Fault no_instance(std::int32_t length, dispatch::VariantId variant) const;

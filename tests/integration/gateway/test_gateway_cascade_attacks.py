@@ -31,11 +31,11 @@ pytestmark = pytest.mark.integration
 
 BATCHES = {"policy": "late", "batching": "deadline"}
 EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (2, 3)}
-OWN = {"shadow_share": 1.0, "shadow_max_busy": 1.0, "drift_epsilon": 0.1, "speculate": True}
+OWN = {"shadow_share": 1.0, "shadow_max_busy": 1.0, "drift_epsilon": 0.1}
 
 
 async def still_right(gateway: Any, timeout_s: float = 20) -> None:
-    """What the rules say, of a client with a wish, for which nothing runs ahead."""
+    """What the rules say, of a client with a wish."""
     outputs = arrays_of(await gateway.infer(request_of(range(16), cascade="usual"), timeout=timeout_s))
     assert outputs["cascade_stage"].tolist() == expected(range(16)).stage.tolist()
     np.testing.assert_array_equal(outputs["logits"], expected(range(16)).logits)
@@ -161,7 +161,7 @@ async def test_a_stream_that_nobody_reads(workers: Workers, start: Any) -> None:
 
 
 async def test_workers_die_while_all_is_doubled(workers: Workers, start: Any) -> None:
-    """Every early exit has a shadow, rows run ahead, the price is automatic, and stage after stage is killed."""
+    """Every early exit has a shadow, the price is automatic, and stage after stage is killed."""
     plans = {"usual": Plan([[t, t * 0.8] for t in np.linspace(0.9, 0.0, 8)])}
     deployment = cascade_deployment(workers, EVERYWHERE, plans, slo_ms=150, auto_price=True, **OWN)
     async with start(deployment, dispatch=BATCHES) as gateway:

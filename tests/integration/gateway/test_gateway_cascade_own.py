@@ -100,7 +100,7 @@ async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: An
 async def test_rows_that_begin_at_a_later_stage(workers: Workers, start: Any, start_at: int) -> None:
     """Unless the client wants none so late."""
     everywhere = {"small": (0, 1), "middle": (2,), "large": (3,)}
-    deployment = cascade_deployment(workers, everywhere, {"usual": Plan(((0.0, 0.0),))}, speculate=True)
+    deployment = cascade_deployment(workers, everywhere, {"usual": Plan(((0.0, 0.0),))})
     deployment.cascades[0].points[0].start = start_at
     async with start(deployment, dispatch=BATCHES) as gateway:
         for record in range(20):
@@ -116,84 +116,10 @@ async def test_rows_that_begin_at_a_later_stage(workers: Workers, start: Any, st
             await gateway.apply(deployment)
 
 
-def speculating(workers: Workers, version: int = 1, t: float = 0.9, large: tuple[int, ...] = (2, 3)) -> Any:
-    return cascade_deployment(
-        workers, {"small": (0, 1), "large": large}, {"usual": Plan(((t,),))}, version=version, speculate=True
-    )
-
-
-async def warm(gateway: Any) -> None:
-    """So many rows that the gateway knows how many go on."""
-    for at in range(0, 48, 8):
-        await ask(gateway, list(range(at, at + 8)))
-
-
-async def test_the_last_stage_starts_beside_the_first(workers: Workers, start: Any) -> None:
-    """Rows end as without, answered once; those that go on find the last stage at work already."""
-    async with start(speculating(workers), dispatch=BATCHES) as gateway:
-        await warm(gateway)
-        before = await gateway.stats("kinds")
-        records = list(range(100, 200))
-        wanted = expected(records, (0.9,), TWO)
-        for i, record in enumerate(records):
-            outputs = arrays_of(await ask(gateway, [record]))
-            end = int(outputs["cascade_stage"][0])
-            # The last stage may be the quicker one on a machine that is busy.
-            assert end in (wanted.stage[i], 1)
-            np.testing.assert_array_equal(outputs["logits"][0], recorded(TWO[end])[0][record])
-            assert REASONS[outputs["cascade_reason"][0]] == ("final" if end else "confident")
-        for stage in TWO:
-            await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
-        stats = await gateway.stats("kinds")
-        assert stats.speculated - before.speculated > 50
-        assert stats.speculated_used > 40
-        assert stats.speculated_used < stats.speculated
-        assert stats.outcomes.on_time + stats.outcomes.late == 148 == sum(sum(s.exits) for s in stats.stages)
-        assert sum(stats.arrivals_by_length) == 148
-        large = await gateway.stats("large")
-        assert (
-            sum(large.arrivals_by_length) <= stats.stages[1].exits[REASONS.index("final")]
-        )  # what is not needed is no demand
-        assert large.outcomes.on_time == large.outcomes.cancelled == 0
-
-
-async def test_whichever_decides_first_ends_the_row(workers: Workers, start: Any) -> None:
-    """The first stage's workers hang: the last one's answer is the row's, and their room is taken until they are
-    through."""
-    async with start(speculating(workers), dispatch=BATCHES, health={"timeout_ms": 20_000}) as gateway:
-        await warm(gateway)
-        pids = [await workers.pid(worker) for worker in (0, 1)]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            outputs = arrays_of(await ask(gateway, [5]))
-            assert outputs["cascade_stage"].tolist() == [1]
-            np.testing.assert_array_equal(outputs["logits"][0], recorded("large")[0][5])
-            assert (await gateway.stats("small")).in_flight == 1
-            assert (await gateway.stats("kinds")).in_flight == 0
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
-        await gateway.stats_when(lambda s: s.in_flight == 0, "through", model="small")
-        outputs = arrays_of(await ask(gateway, list(range(8))))
-        stats = await gateway.stats("kinds")
-        assert sum(sum(stage.exits) for stage in stats.stages) == stats.outcomes.on_time + stats.outcomes.late == 57
-
-
-async def test_there_is_no_speculation_without_room(workers: Workers, start: Any) -> None:
-    async with start(speculating(workers, large=(3,)), dispatch=BATCHES) as gateway:
-        await warm(gateway)  # one instance: half of it is none
-        for record in range(20):
-            await ask(gateway, [record])
-        assert (await gateway.stats("kinds")).speculated == 0
-        await gateway.apply(speculating(workers, version=2, t=0.3))  # most rows end at the first stage
-        for at in range(0, 320, 16):
-            await ask(gateway, list(range(at, at + 16)))
-        stats = await gateway.stats("kinds")
-        for record in range(20):
-            await ask(gateway, [record])
-            await ask(gateway, [record], cascade="usual")
-        assert (await gateway.stats("kinds")).speculated == stats.speculated
+def shadowed(workers: Workers, version: int = 1, t: float = 0.9, large: tuple[int, ...] = (2, 3)) -> Any:
+    """Every row that ends early runs on the last stage, too."""
+    stages, own = {"small": (0, 1), "large": large}, {"shadow_share": 1.0, "shadow_max_busy": 1.0, "drift_epsilon": 0.9}
+    return cascade_deployment(workers, stages, {"usual": Plan(((t,),))}, version=version, **own)
 
 
 async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: Any) -> None:
@@ -203,8 +129,7 @@ async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: 
     answered: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
     asked = 0
-    async with start(speculating(workers), dispatch=BATCHES) as gateway:
-        await warm(gateway)
+    async with start(shadowed(workers), dispatch=BATCHES) as gateway:
 
         async def once() -> None:
             nonlocal asked
@@ -233,7 +158,7 @@ async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: 
         async def client() -> None:
             while not stop.is_set():
                 await once()
-                await asyncio.sleep(0.01)  # there must be room now and then
+                await asyncio.sleep(0.01)  # there must be room for shadows now and then
 
         clients = [asyncio.create_task(client()) for _ in range(3)]
         for version in range(2, 10):
@@ -242,14 +167,12 @@ async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: 
                 os.kill(await workers.pid(3), signal.SIGKILL)
                 continue
             large = ((2, 3), (2,), (), (1, 2, 3))[version % 4]
-            await gateway.call("Apply", deployment=speculating(workers, version, (0.9, 0.99)[version % 2], large))
+            await gateway.call("Apply", deployment=shadowed(workers, version, (0.9, 0.99)[version % 2], large))
         if not SANITIZED:
             await workers.whole()
-        await gateway.call("Apply", deployment=speculating(workers, 20))
+        await gateway.call("Apply", deployment=shadowed(workers, 20))
         await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "all in service", model="large")
-        await gateway.stats_when(
-            lambda s: s.speculated > s.speculated_used > 0 and sum(answered.values()) > 50, "work", model="kinds"
-        )
+        await gateway.stats_when(lambda s: s.shadows.rows > 0 and sum(answered.values()) > 50, "work", model="kinds")
         stop.set()
         await asyncio.gather(*clients)
         for stage in TWO:

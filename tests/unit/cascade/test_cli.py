@@ -72,30 +72,6 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
     assert planned["chosen"]["meets_slo"]
     assert {row["workers"] for row in planned["points"]} >= {"all stages on every worker", "all of the last stage"}
     assert all(sum(row["exits"]) == pytest.approx(1) for row in planned["points"])
-    assert planned["packing"] is None
-    # Two lengths of 100 MB a stage: both stages on a worker, or one.
-    for memory_mb, all_fit in ((400, True), (399, False)):
-        packed = answer(capsys, path, "plan", *load, "--rate", "50", "--memory-mb", str(memory_mb))["packing"]
-        assert packed["all_fit"] == all_fit
-        assert sum(packed["replicas"]) == sum(map(len, packed["workers"]))
-        assert {name for held in packed["workers"] for name in held} == {"s0", "s1"}
-        assert all(200 * len(held) <= memory_mb for held in packed["workers"])
-        assert packed["ms"] <= 100
-        assert packed["stages"][1]["rows"] == pytest.approx(packed["batch"] * packed["stages"][1]["reach"])
-        assert (packed["transfer"] > 0) == (not all_fit or len(packed["workers"][0]) < 2)
-    how = ("--rate", "50", "--memory-mb", "399", "--transfer", "paper")
-    printed = answer(capsys, path, "plan", *load, *how)["packing"]
-    assert printed["transfer"] >= packed["transfer"]  # every pair counts, whether it talks or not
-    assert run(path, "plan", *load, "--rate", "50", "--span", "2") == 2
-    assert "--span goes with --memory-mb" in capsys.readouterr().err
-    over = (*load, "--workers", "4", "--rate", "50", "--memory-mb", "150", "--span", "2")
-    spread = answer(capsys, path, "plan", *over)["packing"]
-    assert spread["spans"] == [2, 2]  # none fits a worker whole
-    assert {name for held in spread["workers"] for name in held} == {"s0 1/2", "s0 2/2", "s1 1/2", "s1 2/2"}
-    assert run(path, "plan", *over) == 0
-    assert "planned, not served" in capsys.readouterr().out
-    assert run(path, "plan", *load, "--rate", "50", "--memory-mb", "150") == 0
-    assert "packed: nothing carries 50 rows/s in 150 MB a worker" in capsys.readouterr().out
     texts = str(path.parent / "texts.jsonl")
     assert main(["plan", "--cascade", str(path), "--data", texts, *load, "--rate", "50", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["meets_slo"]

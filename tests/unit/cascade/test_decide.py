@@ -56,22 +56,6 @@ def test_ensemble_turns_the_answer_back() -> None:
     assert d.mixed(mixed, said, both).tolist() == [0]
 
 
-def test_spans_and_generated_answers() -> None:
-    span = d.span_confidence(stage(1.5, scale="prob2"), [4, 1, 0, 0], [0, 0, 3, 2.5])
-    assert span == pytest.approx(0.253230505870, abs=1e-11)
-    tokens = [[5, 2, 1, 0, -3], [3, 2.9, 0, 0, 0]]
-    assert d.generation_confidence(tokens[:1], k=3, t=1.5) == pytest.approx(0.688900620560, abs=1e-11)
-    assert d.generation_confidence(tokens, k=3, t=1.5) == pytest.approx(0.233187871514, abs=1e-11)
-
-
-def test_tokens() -> None:
-    logits = [[3.0, 0.0], [0.5, 0.0], [2.0, 0.0]]
-    each = sorted(conf(z, stage()) for z in logits)
-    assert d.token_confidence(stage(), logits) == pytest.approx(each[0])
-    assert d.token_confidence(stage(over="mean"), logits) == pytest.approx(sum(each) / 3)
-    assert d.token_confidence(stage(over="q10"), logits) == pytest.approx(each[0])
-
-
 def test_hash() -> None:
     found = [float(d.hash01(s, r, k)) for s, r, k in ((0, 0, 0), (0, 1, 0), (0, 1, 1), (42, 123456789, 0))]
     assert found == pytest.approx([0.652448486374, 0.892718202178, 0.564723094021, 0.025250861799], abs=1e-11)

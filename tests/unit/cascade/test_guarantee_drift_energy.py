@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arlo import _core
 from arlo.cascade import energy
-from arlo.cascade.drift import DisagreementTest, allowed, lower_bound, quantiles, shift
+from arlo.cascade.drift import ALPHA, allowed, quantiles, shift
 from arlo.cascade.guarantee import clopper_pearson, safe_threshold, upper_risk
 from arlo.cascade.manifest import DataUsed, Guarantee, Point
 from arlo.cascade.spec import NEVER, hard
@@ -71,21 +72,8 @@ def test_risks() -> None:
 def test_a_threefold_disagreement_is_seen_in_time() -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        test = DisagreementTest(epsilon=0.03)
-        assert not any(test.add(bool(x)) for x in rng.random(3000) < 0.03)
-        fresh = DisagreementTest(epsilon=0.03)
-        when = next(i for i, x in enumerate(rng.random(2000) < 0.09) if fresh.add(bool(x)))
-        assert when < 2000
-        assert fresh.alarm
-        assert fresh.disagreed <= fresh.rows
-
-
-def test_the_lower_bound_of_disagreement() -> None:
-    x = np.random.default_rng(0).random(3000) < 0.2
-    assert 0.12 < lower_bound(x) < 0.2
-    assert lower_bound([]) == 0
-    with pytest.raises(ConfigError, match="between 0 and 1"):
-        DisagreementTest(epsilon=0)
+        assert _core.cascade_drift(0.03, ALPHA, (rng.random(3000) < 0.03).astype(np.uint8)) == -1
+        assert _core.cascade_drift(0.03, ALPHA, (rng.random(2000) < 0.09).astype(np.uint8)) >= 0
 
 
 def test_what_an_operating_point_allows() -> None:
@@ -124,7 +112,6 @@ def test_shift() -> None:
 
 def test_joules() -> None:
     watts = [50, 60, 200, 250, 240, 80]
-    assert energy.sampled_joules(watts, 0.1) == pytest.approx(88.0)
     assert energy.per_request(88.0, 40) == pytest.approx(2.2)
     assert energy.trapezoid_joules(watts, 0.1) == pytest.approx(81.5)
     assert energy.modelled_joules(0.25, 10, idle_w=40, max_w=200) == 800

@@ -85,7 +85,6 @@ def test_the_stages_are_the_models(folder: Path) -> None:
         ("workers = [1]", r"serve.toml:4: cascade.workers are 1 numbers for 2 stages: one for each"),
         ("workers = [1, 0]", r"cascade.workers are 1 to 1000 for each stage, not \[1, 0\]"),
         ("workers = [2, 2]", r"cascade.workers is 2 \+ 2 by stage, but \[workers\] has 2 worker"),
-        ("spans = [1, 2]", r"cascade.spans are \[1, 2\]: a stage over several workers is planned, not served"),
         ("default_timeout_ms = 99", r"cascade.default_timeout_ms must be at least slo_ms \(100\), not 99"),
         ("answer_margin_ms = 1000", r"cascade.answer_margin_ms must be below default_timeout_ms \(1000\), or no row"),
         ("answer_margin_ms = -1", r"cascade.answer_margin_ms must be at least 0"),

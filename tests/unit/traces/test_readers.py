@@ -23,7 +23,7 @@ from arlo.traces import (
     write_csv,
 )
 from arlo.traces.measure import summarise, summarise_counts
-from arlo.traces.parquet import read_parquet, write_parquet
+from arlo.traces.parquet import read_parquet
 from arlo.traces.readers import read_own, segments
 from arlo.traces.writers import write_workload
 from tests.fakes.development_data import development_file
@@ -178,9 +178,9 @@ def test_a_workload_there_and_back(tmp_path: Path, name: str) -> None:
 
 
 def test_text_ids_in_parquet(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
-    trace = Trace(arrived_at_s=np.array([0.0, 1e-9]), length=np.array([3, 4], np.int32), text_id=np.array([9, 2**40]))
-    write_parquet(trace, tmp_path / "t.parquet")
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"arrived_at_s": [0.0, 1e-9], "length": [3, 4], "text_id": [9, 2**40]}
+    parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
     read = read_parquet(tmp_path / "t.parquet")
     assert read.text_id is not None
     assert (read.arrived_at_s.tolist(), read.text_id.tolist()) == ([0.0, 1e-9], [9, 2**40])

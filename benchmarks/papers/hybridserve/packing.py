@@ -7,7 +7,7 @@
 
 The paper sums over ordered pairs and weighs all alike, whether they talk or not: so it is without a flow, each pair
 counted twice. Else a pair is weighted by what goes from one to the other. Products of binaries become y >= x + x' - 1.
-How many instances there are, and for which batches, is Algorithm 3 (arlo.planning.replicas).
+How many instances there are, and for which batches, is Algorithm 3 (benchmarks.papers.hybridserve.replicas).
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
-"""`arlo cascade plan --memory-mb`: which stages go on which worker, in how many replicas, for which batches."""
+"""Which stages of a cascade go on which worker, in how many replicas, for which batches (HybridServe Algorithm 3).
+
+    python -m benchmarks.papers.hybridserve.plan CASCADE --data FILE --workers 3 --memory-mb 400 --rate 50 --slo-ms 100
+
+Planned, not served: the product's workers hold all stages, or those of one. HiGHS solves the packing."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,27 +15,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arlo.catalog.manifest import Manifest, Runtime
+from arlo.cli.cascade.common import study_of
 from arlo.errors import ConfigError
+from arlo.simulator.cascade.build import repository_runtimes
+from benchmarks.papers.hybridserve.packing import Device, transfers
+from benchmarks.papers.hybridserve.replicas import Line, StageNeeds, fitted, plan
 
 if TYPE_CHECKING:
     from arlo.cascade.decide import Ints
     from arlo.cascade.study import Study
-    from arlo.planning.replicas import Line, StageNeeds
-
 MOST_REPLICAS = 8  # of a stage
 MOST_PLANS = 300_000  # combinations of batch, replicas and spans
 BYTES = {"INT64": 8, "INT32": 4, "fp16": 2, "bf16": 2}  # of a value; 4 of any other precision
 
 
-def found(args: argparse.Namespace, test: Study, stages: Any, chosen: dict[str, Any] | None) -> dict[str, Any]:
-    """At the chosen point, else the default one (HybridServe Algorithm 3): by memory of all runtimes of a stage, by
-    time at the reach and the lengths of the test split, with as little as can be between workers."""
-    from arlo.planning.packing import Device, transfers
-    from arlo.planning.replicas import plan
-
+def found(args: argparse.Namespace, test: Study, stages: Any) -> dict[str, Any]:
+    """At an operating point: by memory of all runtimes of a stage, by time at the reach and the lengths of the test
+    split, with as little as can be between workers."""
     cascade = test.cascade
-    names = {point.name for point in cascade.points}
-    point = cascade.point(chosen["point"] if chosen is not None and chosen["point"] in names else None)
+    point = cascade.point(args.point)
     folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
     needs = [
         _needs(folder / stage.repository, runtimes, test.length, reach=reach, width=args.width)
@@ -95,8 +98,6 @@ def _told(needs: StageNeeds, batch: int) -> dict[str, float]:
 
 
 def _needs(repository: Path, runtimes: Sequence[Any], length: Ints, *, reach: float, width: int) -> StageNeeds:
-    from arlo.planning.replicas import Line, StageNeeds, fitted
-
     manifest = Manifest.load(repository)
     most = max(runtime.max_batch for runtime in runtimes)
     measured = {1} | {rows for runtime in runtimes for _, rows, _ in runtime.points if rows <= most}
@@ -120,8 +121,6 @@ def _needs(repository: Path, runtimes: Sequence[Any], length: Ints, *, reach: fl
 def _memory(runtimes: Sequence[Runtime], repository: Path, most: int) -> Line:
     """Of all runtimes of a stage, by the largest batch that they are built for. `arlo compile` has measured what each
     takes at its own; a token more in a batch takes the slope over them. ConfigError where one was not measured."""
-    from arlo.planning.replicas import Line, fitted
-
     memory = [(r.max_length * r.max_batch, r.memory_mb) for r in runtimes]
     known = [(float(tokens), float(mb)) for tokens, mb in memory if mb is not None]
     if len(known) < len(memory):
@@ -132,25 +131,29 @@ def _memory(runtimes: Sequence[Runtime], repository: Path, most: int) -> Line:
     return Line(max(0.0, sum(mb for _, mb in known) - per_row * most), per_row)
 
 
-def show(packed: dict[str, Any], args: argparse.Namespace) -> None:
-    """For people."""
-    if packed["replicas"] is None:
-        print(
-            f"packed: nothing carries {args.rate:g} rows/s in {args.memory_mb} MB a worker at {args.utilisation:.0%} "
-            f"within {args.slo_ms:g} ms"
-        )
-        return
-    held = ", ".join(f"w{number}: {' + '.join(stages) or 'nothing'}" for number, stages in enumerate(packed["workers"]))
-    print(
-        f"packed for {packed['point']} ({args.memory_mb} MB a worker, {args.utilisation:.0%} of its time): {held}; "
-        f"carries {packed['rows_per_s']:.0f} rows/s, {packed['batch']} at a time"
-    )
-    if max(packed["spans"]) > 1:
-        print("models spread over several workers are planned, not served: a stage runs whole on one worker")
-    elif packed["all_fit"]:
-        print("all stages fit on each worker: serve them so, by leaving [cascade] workers out")
-    else:
-        print(
-            "served are all stages on every worker, in the lengths that fit, or workers of each stage's own: "
-            f"[cascade] workers = {packed['replicas']} where those are as many as there are workers"
-        )
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the plan as JSON; 1 where nothing carries the rate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("cascade", type=Path, help="a cascade.json with operating points")
+    add("--data", type=Path, required=True, metavar="FILE", help="texts, JSON lines")
+    add("--records", type=Path, metavar="DIR", help="where records are (default: records beside the cascade)")
+    add("--point", metavar="NAME", help="operating point (default: the default one)")
+    add("--workers", type=int, required=True, metavar="N")
+    add("--memory-mb", type=int, required=True, metavar="N", help="of a worker's device")
+    add("--rate", type=float, required=True, metavar="R", help="rows a second")
+    add("--slo-ms", type=float, required=True, metavar="MS", help="for the first row of a batch")
+    add("--utilisation", type=float, default=0.9, metavar="F", help="of a device, at most (default: 0.9)")
+    add("--transfer", choices=("flow", "paper"), default="flow", help="rows between workers, or every pair (Eq. 2)")
+    add("--span", type=int, default=1, metavar="N", help="workers that a model may be spread over (default: 1)")
+    add("--width", type=int, default=768, metavar="N", help="values of a token's hidden state (default: 768)")
+    args = parser.parse_args(argv, argparse.Namespace(split=None, seed=None, action="plan"))
+    test = study_of(args).of(2)
+    folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
+    made = found(args, test, [repository_runtimes(folder / stage.repository) for stage in test.cascade.stages])
+    print(json.dumps(made, indent=2))
+    return 0 if made["replicas"] is not None else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

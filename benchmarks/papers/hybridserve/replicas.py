@@ -7,7 +7,7 @@ each holds w / S and works l / S of the time, and hidden states go from one to t
     u_i = rate l_i(rho_i b) / (b R_i S_i)                   share of a device's time that a part of a replica takes
     max over b, R, S of  min_i  R_i S_i b / l_i(rho_i b)    rows per ms that the slowest stage carries; ties: least T
     s.t. (b - 1) / rate + sum_i l_i(rho_i b) <= SLO         the first row's wait for the batch, and the whole way
-         a packing of all parts exists (arlo.planning.packing)
+         a packing of all parts exists (benchmarks.papers.hybridserve.packing)
 
 The paper compares R rho l with bytes of memory; what is meant is in the packing. Its "maximum objective" of a
 minimisation is read as above; it counts each replica as if it had a device to itself, so Plan.carries says what the
@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from arlo.errors import ConfigError
-from arlo.planning.packing import CAP, Device, Instance, Packing, PackingProblem, fits, pack
+from benchmarks.papers.hybridserve.packing import CAP, Device, Instance, Packing, PackingProblem, fits, pack
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

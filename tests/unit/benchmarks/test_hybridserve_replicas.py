@@ -9,8 +9,8 @@ import random
 import pytest
 
 from arlo.errors import ConfigError
-from arlo.planning.packing import Device, transfers
-from arlo.planning.replicas import Line, StageNeeds, fitted, plan
+from benchmarks.papers.hybridserve.packing import Device, transfers
+from benchmarks.papers.hybridserve.replicas import Line, StageNeeds, fitted, plan
 
 
 def test_lines() -> None:

@@ -1,0 +1,1 @@
+"""The papers as printed, where the product does something better: runnable, to compare with."""
