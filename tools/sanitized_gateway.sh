@@ -55,7 +55,7 @@ if [ $# -eq 0 ]; then
       deadlines_end_rows_with_what_they_have what_cannot_be_a_cascade_is_refused
     tests cascade_words more_words_are_left_out_where_there_is_no_time
     tests cascade_texts words_are_left_out_of_other_tokens
-    tests cascade_own the_last_stage_starts_beside_the_first whatever_happens_a_row_is_answered_once
+    tests cascade_own whatever_happens_a_row_is_answered_once
     for name in rows_take_their_edges other_plans_under_load clients_that_leave_and_deadlines a_part_that_is_given_up; do
       echo "tests/integration/gateway/test_pipeline.py::test_$name"
     done
