@@ -95,7 +95,6 @@ class ServerSession::Impl {
   TimeNs counted_since_ = 0;
 };
 
-// A compressed message on its way to being none.
 // A message that is opened: put into one piece, and decompressed where it is compressed.
 struct Opening {
   void run(std::size_t most_now) {

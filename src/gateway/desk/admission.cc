@@ -47,7 +47,7 @@ MaybeFault Desk::weigh(Call& call, TimeNs now) {
       if (call.in_turn) {
         call.weighed_ns = now;
         call.forecast_ns = behind;
-        const double times = delay_of(variant, now);
+        const double times = delay_of(call.model->variant, now);
         alone = static_cast<TimeNs>(times * static_cast<double>(alone));
         behind = static_cast<TimeNs>(times * static_cast<double>(behind));
       }
@@ -81,7 +81,7 @@ double Desk::delay_of(dispatch::VariantId variant, TimeNs now) const {
 // More at once, less bit by bit. One that failed says no more than that it would have taken longer.
 void Desk::learn_delay(const Call& call, TimeNs now) {
   if (call.forecast_ns <= 0) return;
-  const auto variant = call.rows.front().model().variant;
+  const auto variant = call.model->variant;
   const double known = delay_of(variant, now);
   const double seen = static_cast<double>(now - call.weighed_ns) / static_cast<double>(call.forecast_ns);
   if (call.fault.code != Code::kOk && seen <= known) return;

@@ -242,7 +242,7 @@ void Desk::Expired(Row& row, TimeNs now, Effects& effects) {
     Fail(call, NoEngine(row.length), now, effects);
   } else if (now >= call.deadline_ns) {
     Fail(call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + ")"}, now, effects);
-  } else if (call.bulk) {
+  } else if (call.bulk && scheduler_.queued() >= config_.dispatch.max_queued) {
     Fail(call, {Code::kResourceExhausted, "the queue is full, and interactive requests go first: try again later"}, now,
          effects);
   } else {
