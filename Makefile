@@ -75,7 +75,7 @@ serve: setup ## the demo cluster, staying up: text over HTTP on 8080, gRPC on 80
 # cluster from a process in which grpcio has been at work before.
 QUICK_TESTS := tests/unit tests/property tests/golden
 RAY_TESTS := tests/integration/test_ray_pool.py
-# Model folders against the libraries: minutes of exports, so `make check` has those of BERT alone.
+# Model folders against the libraries: minutes of exports, so a target of its own and no part of `make check`.
 MATRIX_TESTS := tests/integration/test_folder_matrix.py
 # Gateway, workers, engines and control plane by themselves; the others are clusters as users start them.
 FLEET_TESTS := $(addprefix tests/integration/,gateway workers compile) $(wildcard tests/integration/test_control_*.py)
