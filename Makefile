@@ -203,7 +203,9 @@ lint-types: setup
 
 lint-cpp: setup
 	tools/system_packages.sh lint
-	$(PY) tools/clang_tidy.py --build $(native) --jobs $(JOBS)
+	@$(call configure,dev,$(generated))
+	cmake --build build/dev --target src/text/unicode_tables.inc src/gateway/pages.inc
+	$(PY) tools/clang_tidy.py --build build/dev --jobs $(JOBS)
 
 format: setup ## rewrite our Python and C++ in the project's format
 	$(VENV)/bin/ruff check --fix-only --quiet .

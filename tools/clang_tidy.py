@@ -34,7 +34,9 @@ EXTRA = ["--extra-arg=-Wno-unknown-warning-option", "--quiet"] + [
 ]
 # Path analysis of GoogleTest's macros takes most of the time and finds nothing; nor is speed what tests are about.
 NOT_SERVING = "-clang-analyzer-*,-performance-*"
-TOGETHER = 7
+TOGETHER = 16
+# The first is about the sources that the file is made of; what the second says depends on which those are.
+NOT_TOGETHER = "-bugprone-suspicious-include,-bugprone-exception-escape"
 # Path analysis looks into sources that a file of this name includes; into those of any other it does not.
 UNIFIED = "UnifiedSource-{}.cc"
 
@@ -43,7 +45,7 @@ def compiled_files(build: Path) -> dict[Path, str]:
     """Our source files in the compilation database, each with its command."""
     database = build / "compile_commands.json"
     if not database.exists():
-        sys.exit(f"{database} is missing: run `make lint-cpp`, or configure with `cmake --preset dev`")
+        sys.exit(f"{database} is missing: run `make lint-cpp`")
     found: dict[Path, str] = {}
     entries: list[dict[str, str]] = []
     for entry in json.loads(database.read_text()):
@@ -69,8 +71,7 @@ def headers_digest() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    installed = next(iter(sorted((ROOT / "build").glob("cp3*-*"))), ROOT / "build" / "dev")
-    parser.add_argument("--build", type=Path, default=installed, help="folder with compile_commands.json")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "dev", help="folder with compile_commands.json")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
@@ -112,7 +113,8 @@ class Tidy:
         for path, command in sorted(self._commands.items()):
             stamp = self._stamp(path)
             if not stamp.exists() or stamp.read_text() != self._key(path):
-                alike[path.parent, command.partition(" -o ")[0]].append(path)
+                program = path if path.stem.endswith("_bench") else path.parent  # has a main of its own
+                alike[program, command.partition(" -o ")[0]].append(path)
         found = []
         for paths in alike.values():
             parts = -(-len(paths) // TOGETHER)
@@ -154,7 +156,7 @@ class Tidy:
 
     def _run(self, file: Path, folder: Path, like: Path) -> str:
         """What the tool finds in `file`, by the rules for `like`; nothing when it is clean."""
-        checks = ["-bugprone-suspicious-include"] if file != like else []  # of the sources that it is made of
+        checks = [NOT_TOGETHER] if file != like else []
         if not like.is_relative_to(ROOT / "src"):
             checks.append(NOT_SERVING)
         options = [*EXTRA, f"--config-file={ROOT / '.clang-tidy'}", f"--checks={','.join(checks)}"]

@@ -8,9 +8,9 @@ python=$1/bin/python
 pip=("$python" -m pip --disable-pip-version-check)
 log=build/install.log
 # The C++ unit tests and micro benchmarks are configured in the same build folder, and built there on demand: its libraries
-# serve them too. clang-tidy reads its compile commands.
+# serve them too.
 also=()
-for define in ARLO_BUILD_TESTS ARLO_BUILD_BENCH CMAKE_EXPORT_COMPILE_COMMANDS; do
+for define in ARLO_BUILD_TESTS ARLO_BUILD_BENCH; do
   also+=(--config-settings="cmake.define.$define=ON")
 done
 also+=(--config-settings="cmake.define.ARLO_PORTABLE=OFF")  # tools/wheel.sh builds in the same folder

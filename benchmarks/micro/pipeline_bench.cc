@@ -13,8 +13,6 @@
 namespace arlo::flow::pipeline {
 namespace {
 
-constexpr TimeNs kMs = 1'000'000;
-
 // `stages` in a chain, of so many variants each, one child for each row.
 Spec chain(std::int32_t stages, std::int32_t variants, Router router) {
   Spec spec;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "base/time.h"
 #include "rewrite/tensors.h"
 
 namespace arlo::gateway {
@@ -17,7 +18,7 @@ namespace {
 std::atomic<bool> has_helpers{false};
 
 // Of each token that a text is cut to, the most bytes that a helper looks at (MOST_CHARACTERS of arlo/front/helper.py).
-constexpr std::size_t kMostBytes = std::size_t{4} * 250;
+constexpr std::size_t kBytesPerToken = std::size_t{4} * 250;
 constexpr std::uint32_t kLongestLength = 1U << 20;  // tokens; above it is surely a mistake
 
 MaybeFault check_model(const v1::Model& model) {
@@ -232,7 +233,7 @@ namespace {
 
 // What a helper may look at of a text, and at least one character more: it says then that there was more.
 std::string looked_at(std::string_view text, const text::Limits& limits, bool written) {
-  const std::size_t most = kMostBytes * limits.most_tokens + 4;
+  const std::size_t most = kBytesPerToken * limits.most_tokens + 4;
   if (written || limits.most_tokens == 0 || text.size() <= most) return std::string(text);
   const auto within = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
   std::size_t at = limits.keep_end ? text.size() - most : most;
@@ -355,8 +356,8 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
   model->stage = inner(deployment, model->name);
   if (!model->of_tensors())
     model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
-  model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
-  model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;
+  model->slo_ns = std::int64_t{from.slo_ms()} * kMs;
+  model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * kMs;
   for (const auto& runtime : deployment.runtimes()) {
     if (model_of(deployment, runtime) != model->name) continue;
     model->longest = std::max(model->longest, static_cast<std::int32_t>(runtime.max_length()));

@@ -7,13 +7,11 @@
 
 #include "base/utf8.h"
 #include "base/wire.h"
-#include "rewrite/request_fields.h"
+#include "rewrite/fields.h"
 #include "rewrite/rows.h"
 
 namespace arlo::gateway {
 namespace {
-
-enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2, kString = 3, kDouble = 4, kUint64 = 5 };
 
 constexpr std::size_t kMaxIdBytes = 4096;
 // What one message may hold besides its tensors. A few bytes each, sent by the million, would take gigabytes of views,

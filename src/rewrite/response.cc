@@ -7,15 +7,11 @@
 #include <span>
 
 #include "base/wire.h"
+#include "rewrite/fields.h"
 #include "rewrite/tensors.h"
 
 namespace arlo::gateway {
 namespace {
-
-// Field numbers of inference.ModelInferResponse and the messages in it.
-enum ResponseField : std::uint8_t { kName = 1, kVersion = 2, kId = 3, kParameters = 4, kOutputs = 5, kRaw = 6 };
-enum TensorField : std::uint8_t { kTensorName = 1, kDatatype = 2, kShape = 3 };
-enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2 };
 
 constexpr std::string_view kModelVersion = "1";
 
@@ -44,7 +40,7 @@ class TextWriter {
     char text[kMost];
     wire::Writer writer(text);
     const std::size_t inner = 1 + wire::varint_size(value);
-    writer.header(kParameters, wire::field_size(key.size()) + wire::field_size(inner));
+    writer.header(answer::kParameters, wire::field_size(key.size()) + wire::field_size(inner));
     writer.bytes(1, key);
     writer.header(2, inner);
     writer.tag(kind, wire::kVarint);
@@ -137,8 +133,8 @@ MaybeFault WorkerResponse::parse(std::string_view body, const ModelSpec& model, 
   raw.reserve(kUsual);
   wire::Reader reader(body);
   while (reader.next()) {
-    if (reader.is(kRaw, wire::kBytes)) raw.push_back(reader.bytes());
-    if (!reader.is(kOutputs, wire::kBytes)) continue;
+    if (reader.is(answer::kRaw, wire::kBytes)) raw.push_back(reader.bytes());
+    if (!reader.is(answer::kOutputs, wire::kBytes)) continue;
     Seen output;
     output.shape.reserve(kUsual);
     auto add_dim = [&output](std::uint64_t value) { output.shape.push_back(static_cast<std::int64_t>(value)); };
@@ -371,9 +367,9 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
   text_.reserve(512);
   parts_.reserve(2 + 2 * rows.size());  // of one output
   TextWriter writer(&text_);
-  writer.bytes(kName, model.name);
-  writer.bytes(kVersion, kModelVersion);
-  if (!request.id().empty()) writer.bytes(kId, request.id());
+  writer.bytes(answer::kName, model.name);
+  writer.bytes(answer::kVersion, kModelVersion);
+  if (!request.id().empty()) writer.bytes(answer::kId, request.id());
   writer.parameter("level", kInt64, static_cast<std::uint64_t>(timing.level));
   writer.parameter("max_length", kInt64, static_cast<std::uint64_t>(timing.max_length));
   writer.parameter("queue_us", kInt64, static_cast<std::uint64_t>(timing.queue_us));
@@ -421,8 +417,8 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
     std::size_t shape = wire::varint_size(rows.size());
     if (spec.token_level) shape += wire::varint_size(longest);
     for (const auto dim : first[o].tail) shape += wire::varint_size(static_cast<std::uint64_t>(dim));
-    writer.header(kOutputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
-                                wire::field_size(shape));
+    writer.header(answer::kOutputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
+                                        wire::field_size(shape));
     writer.bytes(kTensorName, spec.name);
     writer.bytes(kDatatype, spec.datatype);
     writer.header(kShape, shape);
@@ -438,7 +434,7 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
     for (const auto& row : rows)
       bytes += token_level ? longest * row.outputs_[o].token_bytes : row.outputs_[o].raw.size();
     const std::size_t from = text_.size();
-    writer.header(kRaw, bytes);
+    writer.header(answer::kRaw, bytes);
     text_part(from);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const auto& output = rows[r].outputs_[o];

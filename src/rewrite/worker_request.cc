@@ -1,8 +1,8 @@
 #include <cstring>
 
 #include "base/wire.h"
+#include "rewrite/fields.h"
 #include "rewrite/request.h"
-#include "rewrite/request_fields.h"
 #include "rewrite/rows.h"
 
 namespace arlo::gateway {

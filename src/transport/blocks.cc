@@ -9,8 +9,8 @@
 namespace arlo::transport {
 namespace {
 
-constexpr std::size_t kKept = 32;   // 4 MB
-constexpr std::size_t kAtOnce = 8;  // 1 MB
+constexpr std::size_t kKept = 32;         // 4 MB
+constexpr std::size_t kBlocksAtOnce = 8;  // 1 MB
 
 char* map_block() {
   void* const block = mmap(nullptr, Blocks::kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -76,7 +76,7 @@ FreeBlocks::~FreeBlocks() {
 }
 
 bool FreeBlocks::give_back() {
-  for (std::size_t i = 0; i < kAtOnce && free_.size() > kKept; ++i) {
+  for (std::size_t i = 0; i < kBlocksAtOnce && free_.size() > kKept; ++i) {
     unmap(free_.back());
     free_.pop_back();
   }

@@ -14,14 +14,13 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "transport/grpc_message.h"
+#include "transport/stream.h"
 
 namespace arlo::transport {
 namespace {
 
-constexpr std::uint32_t kUnavailable = 14;
-constexpr std::size_t kRead = 64 << 10;
-constexpr std::size_t kBatch = 256 << 10;
-constexpr int kReadsInTurn = 16;
+constexpr std::size_t kReadOfAnswers = 64 << 10;
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
@@ -195,7 +194,7 @@ void Channel::ready(std::uint32_t events) {
 }
 
 void Channel::read() {
-  std::array<char, kRead> bytes;
+  std::array<char, kReadOfAnswers> bytes;
   for (int i = 0; i < kReadsInTurn && state_ == State::kReady; ++i) {
     const ssize_t count = recv(fd_, bytes.data(), bytes.size(), 0);
     if (count > 0) {

@@ -16,9 +16,6 @@ namespace arlo::transport {
 namespace {
 
 constexpr std::uint32_t kUnknown = 2;
-constexpr std::uint32_t kResourceExhausted = 8;
-constexpr std::uint32_t kInternal = 13;
-constexpr std::uint32_t kUnavailable = 14;
 
 }  // namespace
 

@@ -16,6 +16,13 @@ namespace arlo::transport {
 
 inline constexpr std::size_t kPrefixBytes = 5;
 
+// Statuses of gRPC.
+inline constexpr std::uint32_t kDeadlineExceeded = 4;
+inline constexpr std::uint32_t kResourceExhausted = 8;
+inline constexpr std::uint32_t kUnimplemented = 12;
+inline constexpr std::uint32_t kInternal = 13;
+inline constexpr std::uint32_t kUnavailable = 14;
+
 // A message as it came: a large one in blocks.
 class Message {
  public:

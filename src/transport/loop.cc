@@ -107,7 +107,6 @@ void Loop::clear(Timer& timer) {
 
 int Loop::until_next_ms() const {
   if (timers_.empty()) return -1;
-  constexpr TimeNs kMs = 1'000'000;
   const TimeNs left = timers_.begin()->first - now_ns();
   return static_cast<int>(std::clamp<TimeNs>((left + kMs - 1) / kMs, 0, std::numeric_limits<int>::max()));
 }

@@ -18,9 +18,7 @@
 namespace arlo::transport {
 namespace {
 
-constexpr std::size_t kRead = 16 << 10;    // bytes at a time: no less than a record of TLS, of which no rest may stay
-constexpr std::size_t kBatch = 256 << 10;  // that are written at a time
-constexpr int kReadsInTurn = 16;           // before the others have theirs
+constexpr std::size_t kRead = 16 << 10;  // bytes at a time: no less than a record of TLS, of which no rest may stay
 constexpr int kWritesInTurn = 4;
 constexpr std::size_t kCheap = 4 << 10;  // bytes that cannot cost much
 constexpr TimeNs kCostly = 300'000;      // what bytes of one turn cost: their connection yields to others

@@ -17,10 +17,6 @@
 
 namespace arlo::transport {
 
-inline constexpr std::uint32_t kDeadlineExceeded = 4;
-inline constexpr std::uint32_t kResourceExhausted = 8;
-inline constexpr std::uint32_t kUnimplemented = 12;
-inline constexpr std::uint32_t kInternal = 13;
 inline constexpr std::size_t kOpenedAtOnce = 256 << 10;  // bytes of a message, opened
 // Of each header, as SETTINGS_MAX_HEADER_LIST_SIZE counts (RFC 9113, 6.5.2).
 inline constexpr std::size_t kHeaderOverhead = 32;

@@ -11,6 +11,9 @@
 
 namespace arlo::transport {
 
+inline constexpr std::size_t kBatch = 256 << 10;  // bytes that are written at a time
+inline constexpr int kReadsInTurn = 16;           // before the others have theirs
+
 class ByteStream {
  public:
   static constexpr long kBlocked = -1;

@@ -10,8 +10,6 @@
 
 namespace arlo::dispatch {
 
-inline constexpr TimeNs kMs = 1'000'000;
-
 inline RuntimeSpec static_runtime(std::int32_t max_length, std::int32_t capacity = 100, TimeNs latency = kMs) {
   return {.max_length = max_length, .capacity = capacity, .latency = {{max_length, 1, latency}}};
 }

@@ -16,8 +16,6 @@
 
 namespace arlo::flow::pipeline {
 
-inline constexpr TimeNs kMs = 1'000'000;
-
 // A chain, or a tree by `edges`: variants are numbered stage by stage, as the scheduler's.
 inline VariantSpec variant(std::uint16_t id, double accuracy, TimeNs time) {
   return {.id = id, .accuracy = accuracy, .least = time, .work = static_cast<double>(time) / 1e9};

@@ -18,7 +18,7 @@ using inference::ModelInferRequest;
 
 constexpr int kMost = 64;
 
-std::string fault_of(const std::string& body, const ModelSpec& model) {
+std::string bounded(const std::string& body, const ModelSpec& model) {
   InferRequest request;
   auto fault = request.parse(body);
   if (!fault) fault = request.bind(model, {});
@@ -72,7 +72,7 @@ TEST(Bounds, AsManyParametersAsAreTaken) {
   const auto model = fixture::model(0);
   auto message = one_row({1, 2});
   for (int i = 0; i < kMost; ++i) (*message.mutable_parameters())["p" + std::to_string(i)].set_int64_param(i);
-  EXPECT_EQ(fault_of(message.SerializeAsString(), *model), "");
+  EXPECT_EQ(bounded(message.SerializeAsString(), *model), "");
   EXPECT_EQ(reference::check_request(message.SerializeAsString(), *model, {}, fixture::runtimes()), "");
 }
 
@@ -80,9 +80,9 @@ TEST(Bounds, ParametersAreWrittenForEveryRowSoTheyAreSmall) {
   const auto model = fixture::model(0);
   auto message = one_row({1, 2});
   (*message.mutable_parameters())["a"].set_string_param(std::string(16'000, 'x'));
-  EXPECT_EQ(fault_of(message.SerializeAsString(), *model), "");
+  EXPECT_EQ(bounded(message.SerializeAsString(), *model), "");
   (*message.mutable_parameters())["b"].set_string_param(std::string(400, 'x'));
-  EXPECT_EQ(fault_of(message.SerializeAsString(), *model), "the request's parameters have more than 16384 bytes");
+  EXPECT_EQ(bounded(message.SerializeAsString(), *model), "the request's parameters have more than 16384 bytes");
   EXPECT_EQ(reference::check_request(message.SerializeAsString(), *model, {}, fixture::runtimes()), "");
 }
 
@@ -93,7 +93,7 @@ TEST(Bounds, ParametersOfTensorsCountToo) {
     auto* parameters =
         output ? message.add_outputs()->mutable_parameters() : message.mutable_inputs(0)->mutable_parameters();
     for (int i = 0; i <= kMost; ++i) (*parameters)["p" + std::to_string(i)].set_int64_param(i);
-    EXPECT_EQ(fault_of(message.SerializeAsString(), *model),
+    EXPECT_EQ(bounded(message.SerializeAsString(), *model),
               "the request has too many parameters: at most 64 are taken");
   }
 }
@@ -120,9 +120,9 @@ TEST(Bounds, SmallFieldsByTheMillionAreNotReadToTheEnd) {
 TEST(Bounds, IdsAreOfTheVocabulary) {
   const auto model = fixture::model(0);
   ASSERT_EQ(model->vocabulary, 30'522);
-  EXPECT_EQ(fault_of(one_row({0, 30'521}).SerializeAsString(), *model), "");
+  EXPECT_EQ(bounded(one_row({0, 30'521}).SerializeAsString(), *model), "");
   for (const std::int64_t id : {std::int64_t{-1}, std::int64_t{30'522}, std::numeric_limits<std::int64_t>::min()}) {
-    EXPECT_EQ(fault_of(one_row({7, id}).SerializeAsString(), *model),
+    EXPECT_EQ(bounded(one_row({7, id}).SerializeAsString(), *model),
               "row 0 has the token id " + std::to_string(id) + "; model 'encoder' takes ids of 0 to 30521");
   }
 }
@@ -133,7 +133,7 @@ TEST(Bounds, WhatTheClientPaddedWithIsNotLookedAt) {
   *message.add_inputs() = message.inputs(0);
   message.mutable_inputs(1)->set_name("attention_mask");
   message.add_raw_input_contents(fixture::raw64({1, 1, 0}));
-  EXPECT_EQ(fault_of(message.SerializeAsString(), *model), "");
+  EXPECT_EQ(bounded(message.SerializeAsString(), *model), "");
 }
 
 TEST(Bounds, WithoutAVocabularyAnyIdThatIsNotNegative) {
@@ -146,7 +146,7 @@ TEST(Bounds, WithoutAVocabularyAnyIdThatIsNotNegative) {
     message.mutable_inputs(0)->set_name("ids");
     message.mutable_inputs(0)->set_datatype("INT32");
     message.set_raw_input_contents(0, fixture::raw32({id}));
-    EXPECT_EQ(fault_of(message.SerializeAsString(), *narrow),
+    EXPECT_EQ(bounded(message.SerializeAsString(), *narrow),
               id < 0 ? "row 0 has the token id -1; model 'bare' takes ids of 0 to 2147483647" : "");
   }
 }

@@ -18,8 +18,6 @@ namespace {
 using inference::ModelInferRequest;
 using inference::ModelInferResponse;
 
-std::string faults(const MaybeFault& fault) { return fault ? fault->message : ""; }
-
 v1::Model parsed(const std::string& text) {
   v1::Model model;
   EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &model));
@@ -58,7 +56,7 @@ std::string raw(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-ModelInferRequest two_rows() {
+ModelInferRequest two_children() {
   ModelInferRequest request;
   request.set_model_name("cut");
   const auto add = [&](const char* name, const char* datatype, const std::vector<std::int64_t>& shape,
@@ -77,7 +75,7 @@ ModelInferRequest two_rows() {
 
 TEST(Tensors, RowsAreCutAndWrittenAsTheyCame) {
   const auto model = spec();
-  const std::string body = two_rows().SerializeAsString();
+  const std::string body = two_children().SerializeAsString();
   InferRequest request;
   ASSERT_EQ(faults(request.parse(body)), "");
   ASSERT_EQ(faults(request.bind(*model, {})), "");
@@ -141,7 +139,7 @@ TEST(Tensors, RequestsThatDoNotFit) {
       {[](auto& r) { r.clear_inputs(), r.clear_raw_input_contents(); }, "is missing"},
   };
   for (const auto& [damage, message] : bad) {
-    auto message_of = two_rows();
+    auto message_of = two_children();
     damage(message_of);
     const std::string body = message_of.SerializeAsString();
     InferRequest request;

@@ -10,6 +10,12 @@
 #include "kserve.h"
 #include "rewrite/model.h"
 
+namespace arlo::gateway {
+
+inline std::string faults(const MaybeFault& fault) { return fault ? fault->message : ""; }
+
+}  // namespace arlo::gateway
+
 namespace arlo::gateway::fixture {
 
 // A deployment that passes check_deployment: one input of ids (INT64), mask and types (optional, filled with 7), the

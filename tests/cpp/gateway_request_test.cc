@@ -15,8 +15,6 @@ namespace {
 
 using inference::ModelInferRequest;
 
-std::string faults(const MaybeFault& fault) { return fault ? fault->message : ""; }
-
 ModelInferRequest written(const std::vector<WorkerRequest::Row>& rows, const RuntimeInfo& runtime,
                           std::int32_t tokens) {
   const WorkerRequest request(rows, runtime, tokens);

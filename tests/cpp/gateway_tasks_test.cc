@@ -36,7 +36,7 @@ v1::Deployment shared(const std::string& inputs, const std::string& tasks = kTop
 std::string said(const MaybeFault& fault) { return fault ? fault->message : ""; }
 
 // Two rows of three ids.
-ModelInferRequest two_rows() {
+ModelInferRequest two_tasks() {
   ModelInferRequest request;
   request.set_model_name("m");
   auto* input = request.add_inputs();
@@ -49,13 +49,13 @@ ModelInferRequest two_rows() {
 }
 
 ModelInferRequest with_task(const std::string& name) {
-  auto request = two_rows();
+  auto request = two_tasks();
   (*request.mutable_parameters())["task"].set_string_param(name);
   return request;
 }
 
 ModelInferRequest with_input(const char* datatype, const std::string& raw, std::int64_t rows = 2) {
-  auto request = two_rows();
+  auto request = two_tasks();
   auto* input = request.add_inputs();
   input->set_name("task");
   input->set_datatype(datatype);
@@ -144,7 +144,7 @@ TEST(Tasks, OfAModelWithoutAnyAreAParameterLikeOthers) {
 }
 
 TEST(Tasks, UnknownOrMissingAreRefusedWithTheList) {
-  auto number = two_rows();
+  auto number = two_tasks();
   (*number.mutable_parameters())["task"].set_int64_param(1);
   auto both = with_input("INT64", fixture::raw64({0, 1}));
   (*both.mutable_parameters())["task"].set_string_param("tone");
@@ -152,7 +152,7 @@ TEST(Tasks, UnknownOrMissingAreRefusedWithTheList) {
   *twice.add_inputs() = twice.inputs(1);
   twice.add_raw_input_contents(names({"tone", "topic"}));
   const std::vector<std::pair<ModelInferRequest, std::string>> bad = {
-      {two_rows(), "model 'm' needs the parameter task, or an input 'task': one of topic, tone"},
+      {two_tasks(), "model 'm' needs the parameter task, or an input 'task': one of topic, tone"},
       {with_task("mood"), "unknown task 'mood' of model 'm'; it has topic, tone"},
       {number, "parameter task must be a string_param: one of topic, tone"},
       {with_input("BYTES", names({"tone", "mood"})), "unknown task 'mood' of model 'm'; it has topic, tone"},

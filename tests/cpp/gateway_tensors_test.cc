@@ -31,8 +31,6 @@ const char* const kPixels = R"(inputs { name: "pixels" datatype: "FP32" role: RO
 const char* const kTask = R"(inputs { name: "task" datatype: "INT32" role: ROLE_TENSOR dims: 1 optional: true })";
 const char* const kIds = R"(inputs { name: "ids" datatype: "INT64" role: ROLE_IDS pad_value: 5 })";
 
-std::string faults(const MaybeFault& fault) { return fault ? fault->message : ""; }
-
 std::string raw(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
@@ -52,8 +50,8 @@ ModelInferRequest two_pictures() {
   return request;
 }
 
-struct Bound {
-  explicit Bound(const ModelInferRequest& message, const v1::Deployment& deployment)
+struct Tried {
+  explicit Tried(const ModelInferRequest& message, const v1::Deployment& deployment)
       : model(make_model(deployment, deployment.model(), 0)), body(message.SerializeAsString()) {
     EXPECT_EQ(faults(check_deployment(deployment)), "");
     fault = faults(request.parse(body));
@@ -82,10 +80,10 @@ std::vector<std::int64_t> shape(const ModelInferRequest& message, int input) {
 }
 
 TEST(Tensors, AreCutIntoRowsAndGoAsTheyCame) {
-  const Bound of(two_pictures(), deployment_of(kPixels));
+  const Tried of(two_pictures(), deployment_of(kPixels));
   ASSERT_EQ(of.fault, "");
   EXPECT_EQ(of.request.lengths(), (std::vector<std::int32_t>{5, 5}));
-  const Bound other(two_pictures(), deployment_of(kPixels));
+  const Tried other(two_pictures(), deployment_of(kPixels));
   const auto message = sent({{&of.request, 1, 1}, {&other.request, 0, 1}, {&of.request, 0, 1}}, 5);
   EXPECT_EQ(shape(message, 0), (std::vector<std::int64_t>{3, 1, 2, 2}));
   EXPECT_EQ(message.inputs(0).datatype(), "FP32");
@@ -99,14 +97,14 @@ TEST(Tensors, MayComeTyped) {
   auto message = two_pictures();
   message.clear_raw_input_contents();
   for (int i = 1; i <= 8; ++i) message.mutable_inputs(0)->mutable_contents()->add_fp32_contents(static_cast<float>(i));
-  const Bound of(message, deployment_of(kPixels));
+  const Tried of(message, deployment_of(kPixels));
   ASSERT_EQ(of.fault, "");
   EXPECT_EQ(of.request.row_bytes(0, 1), raw({5, 6, 7, 8}));
   message.mutable_inputs(0)->mutable_contents()->add_fp32_contents(9);
-  EXPECT_EQ(Bound(message, deployment_of(kPixels)).fault, "input 'pixels' carries 9 elements; its shape needs 8");
+  EXPECT_EQ(Tried(message, deployment_of(kPixels)).fault, "input 'pixels' carries 9 elements; its shape needs 8");
   message.mutable_inputs(0)->mutable_contents()->clear_fp32_contents();
   for (int i = 0; i < 8; ++i) message.mutable_inputs(0)->mutable_contents()->add_int_contents(i);
-  EXPECT_EQ(Bound(message, deployment_of(kPixels)).fault, "input 'pixels' of datatype FP32 must use fp32_contents");
+  EXPECT_EQ(Tried(message, deployment_of(kPixels)).fault, "input 'pixels' of datatype FP32 must use fp32_contents");
 }
 
 TEST(Tensors, StandBesideTokens) {
@@ -118,7 +116,7 @@ TEST(Tensors, StandBesideTokens) {
   request.mutable_inputs(0)->mutable_contents()->add_int_contents(-1);
   for (int i = 0; i < 6; ++i) request.mutable_inputs(1)->mutable_contents()->add_int64_contents(i);
   const auto deployment = deployment_of(std::string(kIds) + kTask);
-  const Bound of(request, deployment);
+  const Tried of(request, deployment);
   ASSERT_EQ(of.fault, "");
   EXPECT_EQ(of.request.lengths(), (std::vector<std::int32_t>{3, 3}));
   const auto message = sent({{&of.request, 1, 1}, {&of.request, 0, 1}}, 4);
@@ -129,7 +127,7 @@ TEST(Tensors, StandBesideTokens) {
   EXPECT_EQ(message.raw_input_contents(1), std::string(reinterpret_cast<const char*>(tasks.data()), 8));
 
   request.mutable_inputs()->DeleteSubrange(0, 1);
-  const Bound without(request, deployment);
+  const Tried without(request, deployment);
   ASSERT_EQ(without.fault, "");
   EXPECT_EQ(sent({{&without.request, 0, 1}}, 3).raw_input_contents(1), std::string(4, '\0'));
 }
@@ -149,12 +147,12 @@ TEST(Tensors, OfAnotherShapeAreRefused) {
     auto request = two_pictures();
     request.mutable_inputs(0)->mutable_shape()->Clear();
     request.mutable_inputs(0)->mutable_shape()->Add(given.begin(), given.end());
-    EXPECT_EQ(Bound(request, deployment_of(kPixels)).fault, message);
+    EXPECT_EQ(Tried(request, deployment_of(kPixels)).fault, message);
   }
   auto request = two_pictures();
   request.mutable_inputs(0)->set_name("text");
   request.mutable_inputs(0)->set_datatype("BYTES");
-  EXPECT_EQ(Bound(request, deployment_of(kPixels)).fault,
+  EXPECT_EQ(Tried(request, deployment_of(kPixels)).fault,
             "model 'vit' takes tensors and no text: it was compiled without a tokenizer");
 }
 

@@ -24,8 +24,6 @@
 namespace arlo::transport {
 namespace {
 
-constexpr TimeNs kSecond = 1'000'000'000;
-
 // Answers with what it got; /hold never, /work after it has worked for a while.
 class Echo final : public Service {
  public:
@@ -94,7 +92,7 @@ class TransportSocket : public testing::Test, public Loop::Timer {
   void until(std::size_t wanted) {
     if (answers_.size() >= wanted) return;
     wanted_ = wanted;
-    loop_.set(*this, now_ns() + 5 * kSecond);
+    loop_.set(*this, now_ns() + 5 * 1000 * kMs);
     loop_.run();
     loop_.clear(*this);
     wanted_ = SIZE_MAX;
@@ -110,7 +108,7 @@ class TransportSocket : public testing::Test, public Loop::Timer {
   }
   // The loop until that is so, at most ten seconds.
   void until(const std::function<bool()>& so) {
-    for (const TimeNs end = now_ns() + 10 * kSecond; !so() && now_ns() < end;) turn(kSecond / 50);
+    for (const TimeNs end = now_ns() + 10 * 1000 * kMs; !so() && now_ns() < end;) turn(1000 * kMs / 50);
     ASSERT_TRUE(so()) << "not within ten seconds";
   }
   std::unique_ptr<Port> serve(const std::string& address = "127.0.0.1:0", const ServerOptions& options = {}) {
@@ -277,7 +275,7 @@ TEST_F(TransportSocket, NobodyListens) {
   call(*client, "/echo", "x");  // refused at once: it was tried just now
   until(2);
   const auto server = serve(address);
-  turn(kSecond / 5);
+  turn(1000 * kMs / 5);
   call(*client, "/echo", "x");
   until(3);
   EXPECT_EQ(answers_[2].status, 0U);
@@ -308,7 +306,7 @@ TEST_F(TransportSocket, ADrainingServerEndsItsCallsAndTakesNoNewOnes) {
   call(*client, "/echo", "x");
   until(1);
   server->drain();
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   call(*client, "/echo", "x");
   until(3);
   EXPECT_TRUE(answers_.back().lost);
@@ -318,10 +316,10 @@ TEST_F(TransportSocket, AChannelThatGoesLosesItsCalls) {
   const auto server = serve();
   auto client = channel(server->address());
   call(*client, "/hold", "x");
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   client.reset();
   EXPECT_EQ(answers_.size(), 1U);
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   EXPECT_EQ(echo_.ended, 1);
   EXPECT_EQ(server->connections(), 0U);
 }
@@ -338,7 +336,7 @@ int connected(std::uint16_t port) {
 
 TEST_F(TransportSocket, WhoSaysNothingIsPutOut) {
   ServerOptions options;
-  options.preface_time = kSecond / 10;
+  options.preface_time = 1000 * kMs / 10;
   const auto server = serve("127.0.0.1:0", options);
   const int fd = connected(server->port());
   char byte = 0;
@@ -352,7 +350,7 @@ TEST_F(TransportSocket, WhatIsNoHttp2IsPutOut) {
   const int fd = connected(server->port());
   const std::string request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
   ASSERT_EQ(send(fd, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   EXPECT_EQ(server->connections(), 0U);
   close(fd);
 }
@@ -363,10 +361,10 @@ TEST_F(TransportSocket, ConnectionsAreBounded) {
   const auto server = serve("127.0.0.1:0", options);
   std::vector<int> fds;
   for (int i = 0; i < 6; ++i) fds.push_back(connected(server->port()));
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   EXPECT_EQ(server->connections(), 3U);
   for (const int fd : fds) close(fd);
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   EXPECT_EQ(server->connections(), 0U);
 }
 
@@ -393,11 +391,11 @@ TEST_F(TransportSocket, WithoutDescriptorsConnectionsWait) {
   const rlimit none{static_cast<rlim_t>(fd) + 1, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
   const std::clock_t began = std::clock();
-  turn(kSecond / 2);
+  turn(1000 * kMs / 2);
   EXPECT_LT(std::clock() - began, CLOCKS_PER_SEC / 10);  // it did not spin
   EXPECT_EQ(server->connections(), 0U);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  turn(kSecond / 5);
+  turn(1000 * kMs / 5);
   EXPECT_EQ(server->connections(), 1U);
   close(fd);
 }
@@ -438,12 +436,12 @@ TEST_F(TransportSocket, AnIdleConnectionMakesRoom) {
   const auto server = serve("127.0.0.1:0", options);
   const auto busy = channel(server->address());
   call(*busy, "/hold", "x");
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   const int idle = connected(server->port());
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   const auto newcomer = channel(server->address());
   call(*newcomer, "/hold", "x");
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   EXPECT_EQ(server->connections(), 2U);
   EXPECT_EQ(echo_.begun, 2);
   const auto refused = channel(server->address());  // both have calls
@@ -460,10 +458,10 @@ TEST_F(TransportSocket, OfAllConnectionsTheOneThatHoldsMostPays) {
   const auto small = channel(server->address());
   const auto large = channel(server->address());
   call(*small, "/hold", std::string(500'000, 's'));
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   for (int i = 0; i < 3; ++i) call(*large, "/hold", std::string(1'000'000, 'l'));
   until(1);
-  turn(kSecond / 5);
+  turn(1000 * kMs / 5);
   ASSERT_EQ(answers_.size(), 1U);
   EXPECT_EQ(answers_[0].status, 8U);
   call(*small, "/echo", "still served");
@@ -473,7 +471,7 @@ TEST_F(TransportSocket, OfAllConnectionsTheOneThatHoldsMostPays) {
 
 TEST_F(TransportSocket, SilentClientsArePinged) {
   ServerOptions options;
-  options.ping_after = kSecond / 2;
+  options.ping_after = 1000 * kMs / 2;
   const auto server = serve("127.0.0.1:0", options);
   const auto client = channel(server->address());  // answers pings
   call(*client, "/echo", "x");
@@ -490,7 +488,7 @@ TEST_F(TransportSocket, SilentClientsArePinged) {
 
 TEST_F(TransportSocket, OldConnectionsAreToldToGo) {
   ServerOptions options;
-  options.oldest = kSecond / 2;
+  options.oldest = 1000 * kMs / 2;
   const auto server = serve("127.0.0.1:0", options);
   const auto client = channel(server->address());
   call(*client, "/echo", "x");
@@ -510,11 +508,11 @@ TEST_F(TransportSocket, ACallIsGivenUp) {
     answers_.push_back(std::move(answer));
     if (answers_.size() >= wanted_) loop_.stop();
   });
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   client->give_up(id);
   until(2);
   EXPECT_TRUE(answers_[1].lost);
-  turn(kSecond / 20);
+  turn(1000 * kMs / 20);
   EXPECT_EQ(echo_.ended, 2);
 }
 

@@ -46,7 +46,7 @@ class StatsStream final : public Event {
           return;
         }
         state_ = State::kWaiting;
-        due_ns_ = now_ns() + TimeNs{request_.interval_ms()} * 1'000'000;
+        due_ns_ = now_ns() + TimeNs{request_.interval_ms()} * kMs;
         return;
       case State::kWaiting:
         return;

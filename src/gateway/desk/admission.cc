@@ -9,12 +9,9 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr TimeNs kMs = 1'000'000;
 constexpr double kForgotten = 15e9;   // ns in which half of a delay is: where it refused all, the next one is a trial
 constexpr double kUsualDelay = 1.25;  // as long as none was seen
 constexpr double kMostDelay = 2;
-
-std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
 Fault overload(TimeNs predicted, std::string message) {
   Fault fault{Code::kResourceExhausted, std::move(message)};

@@ -11,8 +11,6 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr TimeNs kMs = 1'000'000;
-
 // A client that gives up at its deadline is heard of before ours: its time-out travelled for a while, and gRPC sends it
 // rounded up, by as much as 1 %.
 bool gave_up_at_deadline(const Call& call, TimeNs now) {
@@ -51,8 +49,6 @@ TimeNs deadline_of(const Row& row) {
   const bool answered = row.journey != nullptr && row.journey->answered();
   return row.call->deadline_ns - (answered ? row.call->model->cascade->margin : 0);
 }
-
-std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
 }  // namespace
 

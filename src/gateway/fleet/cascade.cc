@@ -9,22 +9,13 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "gateway/fleet/named.h"
 
 namespace arlo::gateway {
 namespace {
 
 constexpr const char* kImportance = "importance";
 constexpr const char* kConfidence = "confidence";
-
-template <class Kind>
-Kind named(const std::string& name, std::initializer_list<std::pair<const char*, Kind>> choices, const char* field) {
-  std::string all;
-  for (const auto& [text, kind] : choices) {
-    if (name == text) return kind;
-    all += (all.empty() ? "" : ", ") + std::string(text);
-  }
-  throw std::invalid_argument(std::string(field) + ": '" + name + "' is none of " + all);
-}
 
 std::vector<std::pair<std::int32_t, double>> by_length(const google::protobuf::RepeatedPtrField<v1::AtLength>& from) {
   std::vector<std::pair<std::int32_t, double>> pairs;
@@ -336,7 +327,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   cascade->labels.assign(from.labels().begin(), from.labels().end());
   cascade->version = deployment.version();
   cascade->seed = from.seed();
-  cascade->margin = TimeNs{from.answer_margin_ms()} * 1'000'000;
+  cascade->margin = TimeNs{from.answer_margin_ms()} * kMs;
   cascade->expire = from.expire();
   cascade->fail = from.fail();
   cascade->auto_price = from.auto_price();
@@ -352,8 +343,8 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   model->ids = stages.front()->ids;
   model->mask = stages.front()->mask;
   model->vocabulary = stages.front()->vocabulary;
-  model->slo_ns = TimeNs{from.slo_ms()} * 1'000'000;
-  model->default_timeout_ns = TimeNs{from.default_timeout_ms()} * 1'000'000;
+  model->slo_ns = TimeNs{from.slo_ms()} * kMs;
+  model->default_timeout_ns = TimeNs{from.default_timeout_ms()} * kMs;
   model->outputs = joined_outputs(stages);
 
   auto& outputs = cascade->outputs;

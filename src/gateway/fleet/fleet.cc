@@ -10,7 +10,6 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr TimeNs kMs = 1'000'000;
 constexpr std::uint32_t kMaxDoublings = 5;  // of the wait before an ejected instance is checked again
 constexpr std::uint32_t kBlames = 3;        // in a row, of an instance that has answered well since it was last ejected
 constexpr TimeNs kLongPause = 8;            // short pauses: one that fails rows costs a second try each time it is back

@@ -10,21 +10,12 @@
 
 #include "gateway/fleet/expand.h"
 #include "gateway/fleet/guard.h"
+#include "gateway/fleet/named.h"
 
 namespace arlo::gateway {
 namespace {
 
 namespace pipeline = flow::pipeline;
-
-template <class Kind>
-Kind named(const std::string& name, std::initializer_list<std::pair<const char*, Kind>> choices, const char* field) {
-  std::string all;
-  for (const auto& [text, kind] : choices) {
-    if (name == text) return kind;
-    all += (all.empty() ? "" : ", ") + std::string(text);
-  }
-  throw std::invalid_argument(std::string(field) + ": '" + name + "' is none of " + all);
-}
 
 pipeline::Spec core_of(const v1::Pipeline& from, const FindModel& model) {
   pipeline::Spec to;
@@ -506,8 +497,8 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     out->score_activation = entry.score_activation;
   }
   out->vocabulary = entry.vocabulary;
-  out->slo_ns = TimeNs{from.slo_ms()} * 1'000'000;
-  out->default_timeout_ns = TimeNs{from.default_timeout_ms()} * 1'000'000;
+  out->slo_ns = TimeNs{from.slo_ms()} * kMs;
+  out->default_timeout_ns = TimeNs{from.default_timeout_ms()} * kMs;
   for (const auto& one : flow->stages.front().variants) out->longest = std::max(out->longest, one.model->longest);
   if (flow->chunks.window > 0) out->longest = 1 << 20;
 

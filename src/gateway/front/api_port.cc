@@ -114,7 +114,6 @@ class ApiPort::OnLane final : private ApiConnections {
 
 ApiPort::ApiPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes) : lanes_(lanes) {
   if (config.api_address().empty()) return;
-  constexpr TimeNs kMs = 1'000'000;
   const auto& from = config.limits();
   ApiLimits limits;
   limits.connections = std::max<std::size_t>(1, from.connections() / lanes.size());

@@ -23,7 +23,6 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr TimeNs kMs = 1'000'000;
 constexpr std::size_t kLargestMessages = 4;         // of one connection, at least: some of the largest fit in any case
 constexpr std::size_t kLongestQuestion = 64 << 10;  // bytes of a request about the gateway or a model
 constexpr std::size_t kWorthTrimming = 64 << 20;

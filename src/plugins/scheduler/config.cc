@@ -14,7 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr TimeNs kMs = 1'000'000;
 constexpr TimeNs kUs = 1'000;
 
 std::invalid_argument Bad(const std::string& what) { return std::invalid_argument(what); }

@@ -7,7 +7,6 @@
 namespace arlo::triton {
 namespace {
 
-constexpr TimeNs kMs = 1'000'000;
 constexpr TimeNs kBusyPause = 5 * kMs;        // of an engine whose own queue is full
 constexpr TimeNs kSuspectPause = 200 * kMs;   // while another engine judges the row
 constexpr TimeNs kFirstBackoff = 1000 * kMs;  // of an engine that was at fault
@@ -15,8 +14,6 @@ constexpr TimeNs kLastBackoff = 30'000 * kMs;
 constexpr std::size_t kLooks = 256;  // open calls that a tick looks at
 
 dispatch::Tag TagOf(const Row& row) { return reinterpret_cast<dispatch::Tag>(&row); }
-
-std::string InMs(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
 // Rows that a row may go with after its batch failed: half as many.
 std::int32_t Fewer(const Row& row) {
@@ -83,8 +80,8 @@ Fault Desk::Refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs n
   Fault fault{Code::kResourceExhausted, ""};
   switch (admitted.admission) {
     case dispatch::Admission::kTooLate:
-      fault.message = "an answer would take about " + InMs(admitted.predicted) + ", and the deadline is in " +
-                      InMs(row.call->deadline_ns - now) + ": allow more time, or try again later";
+      fault.message = "an answer would take about " + in_ms(admitted.predicted) + ", and the deadline is in " +
+                      in_ms(row.call->deadline_ns - now) + ": allow more time, or try again later";
       return fault;
     case dispatch::Admission::kFull:
       fault.message = "the queue is full (" + std::to_string(config_.dispatch.max_queued) +
@@ -237,7 +234,7 @@ void Desk::Expired(Row& row, TimeNs now, Effects& effects) {
   if (row.state == Row::State::kEnded) return;
   row.handle = dispatch::kNone;
   Call& call = *row.call;
-  const auto waited = InMs(now - call.received_ns);
+  const auto waited = in_ms(now - call.received_ns);
   if (!scheduler_.fits_any(row.length)) {
     Fail(call, NoEngine(row.length), now, effects);
   } else if (now >= call.deadline_ns) {
@@ -346,7 +343,7 @@ void Desk::PutAside(std::size_t index, TimeNs now, Effects& effects) {
   engine.backoff = std::clamp(2 * engine.backoff, kFirstBackoff, kLastBackoff);
   engine.aside_until = now + engine.backoff;
   effects.notes.push_back({true, config_.engines[index].info.name +
-                                     " fails rows that another engine answers: put aside for " + InMs(engine.backoff) +
+                                     " fails rows that another engine answers: put aside for " + in_ms(engine.backoff) +
                                      "; its last error: " + engine.last_error});
 }
 
