@@ -15,7 +15,7 @@ using Result = MessageReader::Result;
 
 constexpr std::size_t kLeast = 30;  // that an empty std::string has room for
 
-std::string framed(const std::string& message, bool compressed = false) {
+std::string sent_as(const std::string& message, bool compressed = false) {
   std::string prefix(text_of(prefix_of(message.size())));
   prefix[0] = compressed ? 1 : 0;
   return prefix + message;
@@ -28,7 +28,7 @@ TEST(MessageReader, TakesMessagesInAnyPieces) {
     std::string bytes;
     for (int i = 0; i < 4; ++i) {
       sent.emplace_back(random() % 40, static_cast<char>('a' + i));
-      bytes += framed(sent.back());
+      bytes += sent_as(sent.back());
     }
     MessageReader reader(1000);
     std::vector<std::string> got;
@@ -47,7 +47,7 @@ TEST(MessageReader, TakesMessagesInAnyPieces) {
 TEST(MessageReader, AnEmptyMessageIsOne) {
   MessageReader reader(10);
   int count = 0;
-  EXPECT_EQ(reader.feed(framed("") + framed(""), [&](const Message& m, bool) { count += m.size() == 0 ? 1 : 100; }),
+  EXPECT_EQ(reader.feed(sent_as("") + sent_as(""), [&](const Message& m, bool) { count += m.size() == 0 ? 1 : 100; }),
             Result::kOk);
   EXPECT_EQ(count, 2);
 }
@@ -55,7 +55,7 @@ TEST(MessageReader, AnEmptyMessageIsOne) {
 TEST(MessageReader, SaysWhatIsCompressed) {
   MessageReader reader(10);
   bool told = false;
-  EXPECT_EQ(reader.feed(framed("zz", true), [&](const Message&, bool compressed) { told = compressed; }), Result::kOk);
+  EXPECT_EQ(reader.feed(sent_as("zz", true), [&](const Message&, bool compressed) { told = compressed; }), Result::kOk);
   EXPECT_TRUE(told);
 }
 
@@ -79,7 +79,7 @@ TEST(MessageReader, LargeMessagesComeInAnyPieces) {
   const std::size_t size = 50 * Blocks::kBytes + 77;
   std::string large(size, '\0');
   for (std::size_t i = 0; i < size; ++i) large[i] = static_cast<char>(i * 31 >> 5);
-  const std::string bytes = framed(large) + framed("small") + framed(large, true);
+  const std::string bytes = sent_as(large) + sent_as("small") + sent_as(large, true);
   for (const std::size_t piece : {std::size_t{997}, Blocks::kBytes, Blocks::kBytes + 1, bytes.size()}) {
     MessageReader reader(1U << 30);
     std::vector<std::string> found;
@@ -101,7 +101,7 @@ TEST(MessageReader, LargeMessagesComeInAnyPieces) {
 
 TEST(MessageReader, WhatIsDroppedIsNotHeld) {
   MessageReader reader(1U << 30);
-  const std::string bytes = framed(std::string(3 * Blocks::kBytes, 'x'));
+  const std::string bytes = sent_as(std::string(3 * Blocks::kBytes, 'x'));
   EXPECT_EQ(reader.feed(std::string_view(bytes).substr(0, bytes.size() - 1), [](const Message&, bool) { FAIL(); }),
             Result::kOk);
   EXPECT_LT(reader.held(), 3 * Blocks::kBytes + kLeast);

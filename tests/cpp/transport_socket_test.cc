@@ -25,7 +25,7 @@ namespace arlo::transport {
 namespace {
 
 // Answers with what it got; /hold never, /work after it has worked for a while.
-class Echo final : public Service {
+class SocketEcho final : public Service {
  public:
   std::unique_ptr<CallHandler> begin(ServerCall& call) override { return std::make_unique<Handler>(*this, call); }
   int begun = 0;
@@ -35,7 +35,7 @@ class Echo final : public Service {
  private:
   class Handler final : public CallHandler {
    public:
-    Handler(Echo& echo, ServerCall& call) : echo_(echo), call_(call) { ++echo_.begun; }
+    Handler(SocketEcho& echo, ServerCall& call) : echo_(echo), call_(call) { ++echo_.begun; }
     void message(std::string bytes) override { bytes_ = std::move(bytes); }
     void half_closed() override {
       if (call_.path() == "/hold") return;
@@ -54,7 +54,7 @@ class Echo final : public Service {
     void closed(bool) override { ++echo_.ended; }
 
    private:
-    Echo& echo_;
+    SocketEcho& echo_;
     ServerCall& call_;
     std::string bytes_;
   };
@@ -127,7 +127,7 @@ class TransportSocket : public testing::Test, public Loop::Timer {
   }
 
   Loop loop_;
-  Echo echo_;
+  SocketEcho echo_;
   std::vector<Answer> answers_;
   std::size_t wanted_ = SIZE_MAX;  // of answers, that end the loop
 };

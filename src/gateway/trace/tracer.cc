@@ -12,9 +12,9 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(500);  // between two requests to the collector
-constexpr TimeNs kPatience = 2'000'000'000;              // with it
-constexpr std::size_t kRows = 8;                         // of a request that have spans of their own
+constexpr auto kExportPause = std::chrono::milliseconds(500);  // between two requests to the collector
+constexpr TimeNs kPatience = 2'000'000'000;                    // with it
+constexpr std::size_t kRows = 8;                               // of a request that have spans of their own
 
 std::mt19937_64& random_bits() {
   thread_local std::mt19937_64 bits{std::random_device{}()};
@@ -125,7 +125,7 @@ void Tracer::run() {
   for (bool last = false; !last;) {
     {
       std::unique_lock lock(mutex_);
-      wake_.wait_for(lock, kPause, [this] { return ending_; });
+      wake_.wait_for(lock, kExportPause, [this] { return ending_; });
       last = ending_;
       spans.swap(waiting_);
     }
