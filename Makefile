@@ -75,7 +75,7 @@ serve: setup ## the demo cluster, staying up: text over HTTP on 8080, gRPC on 80
 # cluster from a process in which grpcio has been at work before.
 QUICK_TESTS := tests/unit tests/property tests/golden
 RAY_TESTS := tests/integration/test_ray_pool.py
-# Model folders against the libraries: minutes of exports, so a target of its own and no part of `make check`.
+# Model folders against the libraries: those of BERT in `make check`, all families, minutes of exports, in `make test-matrix`.
 MATRIX_TESTS := tests/integration/test_folder_matrix.py
 # Gateway, workers, engines and control plane by themselves; the others are clusters as users start them.
 FLEET_TESTS := $(addprefix tests/integration/,gateway workers compile) $(wildcard tests/integration/test_control_*.py)
@@ -136,7 +136,7 @@ check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI run
 	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
 	  ++ "test-fleet=make test-fleet" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
 	  ++ "asan=make asan" "tsan=make tsan" "fuzz=$(NICE) make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" \
-	  "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=$(NICE) make cascade-demo-small" "kit=$(NICE) make kit-dry"
+	  "ray=$(PY) -m pytest $(RAY_TESTS)" "matrix=$(PY) -m pytest $(MATRIX_TESTS)" "cascade=$(NICE) make cascade-demo-small" "kit=$(NICE) make kit-dry"
 
 .PHONY: kit kit-dry
 kit: setup ## the GPU kit: packs .gpu-kit/ for a GPU machine without a network (docs/gpu-proof.md)
