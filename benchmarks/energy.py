@@ -40,7 +40,7 @@ def metered(flow: Flow, joule: float) -> Flow:
         dataclasses.replace(stage, variants=tuple(dataclasses.replace(v, watts=WATTS) for v in stage.variants))
         for stage in flow.stages
     )
-    return dataclasses.replace(flow, stages=stages, joule=joule, planner="arlo", router="price", drop="slack")
+    return dataclasses.replace(flow, stages=stages, joule=joule, router="price", drop="slack")
 
 
 def flows(seconds: int) -> list[dict[str, Any]]:

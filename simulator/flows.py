@@ -89,8 +89,8 @@ class FlowResult:
         return found
 
 
-def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None = None) -> Planner:
-    """The planner of a name; None: the flow's own. Of `proteus` each stage sees its own rows."""
+def planner_of(flow: Flow, outcomes: RowOutcomes | None = None) -> Planner:
+    """The planner that serves."""
 
     def plan(
         demand: float,
@@ -103,13 +103,11 @@ def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None
             flow,
             demand=demand,
             workers=workers,
-            planner=name,
             outcomes=outcomes,
             before=before,
             factors=traffic.factors if traffic else None,
             exits=traffic.exits if traffic else None,
             window=traffic.window if traffic else (),
-            stage_demand=rows if (name or flow.planner) == "proteus" else None,
         )
 
     return plan

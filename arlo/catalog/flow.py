@@ -21,7 +21,6 @@ from arlo.catalog import flow_joins
 from arlo.catalog.latency import LatencyTable, ms_in_ns
 from arlo.errors import need
 
-PlannerName = Literal["arlo", "loki", "inferline", "proteus"]
 RouterName = Literal["price", "plan", "maf"]
 DropName = Literal["slack", "reroute", "per_task", "last", "none"]
 OnDrop = Literal["fail", "partial"]
@@ -303,11 +302,10 @@ class Flow:
     slo_ms: float
     stages: tuple[FlowStage, ...]
     edges: tuple[FlowEdge, ...] = ()
-    planner: PlannerName = "arlo"
     router: RouterName = "price"
     drop: DropName = "slack"
     on_drop: OnDrop = "fail"
-    # Share of a pool's capacity that a plan of `arlo` counts on; "window": what the seconds seen allow.
+    # Share of a pool's capacity that a plan counts on; "window": what the seconds seen allow.
     utilisation: Utilisation = UTILISATION
     plan_period_s: float = 10.0
     joule: float = 0.0  # utility, in shares of a right answer, of a joule that is not spent; 0: energy has no say
@@ -318,7 +316,6 @@ class Flow:
         need(bool(self.name), "flow.name must not be empty")
         _positive(self.slo_ms, "flow.slo_ms")
         for value, kind, name in (
-            (self.planner, PlannerName, "planner"),
             (self.router, RouterName, "router"),
             (self.drop, DropName, "drop"),
             (self.on_drop, OnDrop, "on_drop"),

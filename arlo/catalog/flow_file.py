@@ -23,7 +23,7 @@ from arlo.errors import ConfigError
 
 MOST_MS = 3_600_000.0  # of a batch
 _FLOW = {
-    "name", "slo_ms", "planner", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
+    "name", "slo_ms", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
     "joule", "watts", "stage", "edge",
 }  # fmt: skip
 _STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire", "told"}
@@ -81,7 +81,7 @@ def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
         raw,
         "[flow]",
         {
-            "name": str, "slo_ms": float, "planner": str, "router": str, "drop": str, "on_drop": str,
+            "name": str, "slo_ms": float, "router": str, "drop": str, "on_drop": str,
             "plan_period_s": float, "max_children": int, "records": str, "joule": float,
         },
         required=("name", "slo_ms"),

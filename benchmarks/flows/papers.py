@@ -30,14 +30,15 @@ from typing import Any
 from arlo.catalog.flow import Expand, Flow, FlowEdge, FlowStage, FlowVariant, table_of_ms
 from arlo.catalog.flow_file import load_flow
 from arlo.planning.flows.build import problem
-from arlo.planning.flows.curve import capacity, stage_rates_of, sweep
+from arlo.planning.flows.curve import capacity
 from arlo.planning.flows.exact import ExactFlowSolver
-from arlo.planning.flows.planners import PLANNERS, make_plan
+from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 from arlo.planning.flows.routing import by_plan, maf
 from arlo.planning.flows.steps import best_variants
 from benchmarks import harness
 from benchmarks.flows import simulated
+from benchmarks.papers.loki.planners import PLANNERS, PlannerName, plan_as, stage_rates_of, sweep
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "simulate"
 WORKERS = 20
@@ -82,7 +83,7 @@ def figure_5(name: str) -> dict[str, Any]:
     top = TOP[name] * inferline
     found: dict[str, Any] = {"capacity_inferline": inferline, "capacity_loki": capacity(flow, WORKERS), "planners": {}}
     for planner in PLANNERS:
-        low, high = sweep(flow, WORKERS, [LOW_OF_TOP * top, top], planner)
+        low, high = sweep(flow, planner, WORKERS, [LOW_OF_TOP * top, top])
         found["planners"][planner] = {
             "workers_low": low.workers,
             "served_top": _served(high, planner),
@@ -116,15 +117,16 @@ def cpu_ms(do: Callable[[], object]) -> float:
 
 def times(flow: Flow, demands: list[float]) -> dict[str, dict[str, float]]:
     """Milliseconds of plans and routers over demands: median and most."""
-    found = {}
-    for planner in ("arlo", "loki"):
+    found: dict[str, dict[str, float]] = {}
+    compared: tuple[PlannerName, ...] = ("arlo", "loki")
+    for planner in compared:
         taken = [
-            cpu_ms(functools.partial(make_plan, flow, demand=demand, workers=WORKERS, planner=planner))
+            cpu_ms(functools.partial(plan_as, flow, planner, demand=demand, workers=WORKERS))
             for demand in demands
             for _ in range(3)
         ]
         found[planner] = {"median_ms": statistics.median(taken), "most_ms": max(taken)}
-    plan = make_plan(flow, demand=demands[len(demands) // 2], workers=WORKERS, planner="loki")
+    plan = plan_as(flow, "loki", demand=demands[len(demands) // 2], workers=WORKERS)
     for name, router in (("maf", maf), ("plan", by_plan)):
         each = [cpu_ms(functools.partial(router, plan, plan.demand)) for _ in range(200)]
         found[f"router {name}"] = {"median_ms": statistics.median(each), "most_ms": max(each)}

@@ -34,13 +34,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.catalog.flow import DropName, Flow, PlannerName, RouterName, Utilisation
+from arlo.catalog.flow import DropName, Flow, RouterName, Utilisation
 from arlo.catalog.flow_file import load_flow
 from arlo.planning.flows.live import Traffic
-from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
-from arlo.simulator.flows import FlowResult, FlowRun, Hold, Planner, planner_of, run
+from arlo.simulator.flows import FlowResult, FlowRun, Hold, Planner, run
 from arlo.traces.readers import read_counts
+from benchmarks.papers.loki.planners import PlannerName, plan_as, planner_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "flows_simulated.json"
@@ -97,11 +97,11 @@ def serve(
 ) -> FlowResult:
     """A contender's run. `counted`: plans are for factors and seconds as they were counted."""
     how = CONTENDERS[name]
-    flow = dataclasses.replace(flow, planner=how.planner, router=how.router, drop=drop or how.drop)
+    flow = dataclasses.replace(flow, router=how.router, drop=drop or how.drop)
     return run(
         FlowRun(
             flow=flow,
-            planner=_sparing(planner_of(flow), how.spare),
+            planner=_sparing(planner_of(flow, how.planner), how.spare),
             workers=WORKERS,
             arrived_ns=arrived,
             hold=how.hold,
@@ -141,7 +141,7 @@ def top_capacity(flow: Flow) -> float:
     low, high = 1.0, 10_000.0
     for _ in range(40):
         middle = (low * high) ** 0.5
-        plan = make_plan(flow, demand=middle, workers=WORKERS, planner="inferline")
+        plan = plan_as(flow, "inferline", demand=middle, workers=WORKERS)
         low, high = (middle, high) if plan.served >= 1 - 1e-6 else (low, middle)
     return low
 

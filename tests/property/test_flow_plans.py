@@ -16,10 +16,11 @@ from arlo.catalog.flow import Flow
 from arlo.planning.flows.build import problem
 from arlo.planning.flows.evaluate import evaluate
 from arlo.planning.flows.exact import ExactFlowSolver
-from arlo.planning.flows.planners import PLANNERS, make_plan
+from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import Answer, FlowPlan, FlowProblem
 from arlo.planning.flows.routing import Routing, accuracy, by_plan, maf
 from arlo.planning.flows.window import HIGHEST, LOWEST, ON_TIME, Second, on_time
+from benchmarks.papers.loki.planners import PLANNERS, PlannerName, plan_as
 from tests.fakes.flows import metered, random_flow
 
 SEEDS = st.integers(0, 10**9)
@@ -172,13 +173,13 @@ def flow_watts(plan: FlowPlan, stage: int, variant: int) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS, st.sampled_from(PLANNERS))
-def test_plans_keep_what_they_promise(seed: int, planner: str) -> None:
+def test_plans_keep_what_they_promise(seed: int, planner: PlannerName) -> None:
     rng = random.Random(seed)
     flow, demand, workers = random_watts(random_flow(seed), rng), rng.uniform(1, 200), rng.randint(3, 20)
-    plan = make_plan(flow, demand=demand, workers=workers, planner=planner)
-    assert plan == dataclasses.replace(
-        make_plan(flow, demand=demand, workers=workers, planner=planner), solve_s=plan.solve_s
-    ), "the same question has the same answer"
+    plan = plan_as(flow, planner, demand=demand, workers=workers)
+    assert plan == dataclasses.replace(plan_as(flow, planner, demand=demand, workers=workers), solve_s=plan.solve_s), (
+        "the same question has the same answer"
+    )
     if planner != "proteus":  # whose stages do not know of each other
         verdict = evaluate(plan)
         assert verdict.problems == ()
@@ -244,8 +245,8 @@ def test_ours_is_lokis_two_steps_where_the_best_variants_make_the_best_path(seed
     rng = random.Random(seed)
     flow = dataclasses.replace(random_flow(seed), utilisation=1.0)
     demand, workers = rng.uniform(1, 100), rng.randint(3, 12)
-    ours = make_plan(flow, demand=demand, workers=workers, planner="arlo", solver=EXACT)
-    loki = make_plan(flow, demand=demand, workers=workers, planner="loki", solver=EXACT)
+    ours = make_plan(flow, demand=demand, workers=workers, solver=EXACT)
+    loki = plan_as(flow, "loki", demand=demand, workers=workers, solver=EXACT)
     assert ours.served >= loki.served - 1e-6
     if loki.step == "hardware" and loki.accuracy >= ours.accuracy - 1e-9:
         assert ours.workers <= loki.workers
@@ -283,7 +284,7 @@ def test_most_accurate_first_is_best_where_factors_are_equal(seed: int) -> None:
         if edge.head is not None
     )
     flow = dataclasses.replace(flow, edges=edges, slo_ms=1e9)
-    plan = make_plan(flow, demand=rng.uniform(10, 100), workers=10, planner="loki")
+    plan = plan_as(flow, "loki", demand=rng.uniform(10, 100), workers=10)
     found = maf(plan, plan.demand)
     if found.overloaded or len(flow.stages) < 2:
         return

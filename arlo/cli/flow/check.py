@@ -18,10 +18,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"flow": flow.name, **dataclasses.asdict(found)})
         return 1 if found.problems else 0
-    print(
-        f"{flow.name}: {len(flow.stages)} stage(s), SLO {flow.slo_ms:g} ms,"
-        f" planner {flow.planner}, router {flow.router}"
-    )
+    print(f"{flow.name}: {len(flow.stages)} stage(s), SLO {flow.slo_ms:g} ms, router {flow.router}")
     for stage in flow.order:
         spec = flow.stages[stage]
         names = ", ".join(f"{v.name} ({spec.accuracy(k):.2%})" for k, v in enumerate(spec.variants))

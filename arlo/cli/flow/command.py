@@ -17,12 +17,8 @@ least (Loki, HPDC'24)."""
 EPILOG = """examples:
   arlo flow check examples/simulate/loki_traffic.toml                            what is odd about it
   arlo flow plan examples/simulate/loki_traffic.toml --workers 20 --demand 100
-  arlo flow plan examples/simulate/loki_traffic.toml --workers 20 --demand 100 --planner loki --json
-  arlo flow report examples/simulate/loki_traffic.toml --workers 20 --out flow.html
-
-planners: arlo (ours), loki, inferline and proteus as printed; see docs/pipelines.md."""
-
-PLANNERS = ("arlo", "loki", "inferline", "proteus")
+  arlo flow plan examples/simulate/loki_traffic.toml --workers 20 --demand 100 --json
+  arlo flow report examples/simulate/loki_traffic.toml --workers 20 --out flow.html"""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -35,7 +31,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     plan = _on_flow(actions, "plan", "instances, shares and accuracy for a demand")
     _workers(plan)
     plan.add_argument("--demand", type=float, required=True, metavar="R", help="requests a second")
-    plan.add_argument("--planner", choices=PLANNERS, help="(default: the flow's own)")
     plan.add_argument(
         "--solver", choices=("exact", "highs", "gurobi"), default="exact", help="of its programs (default: exact)"
     )
@@ -44,7 +39,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         type=float,
         default=0.0,
         metavar="F",
-        help="accuracy that arlo gives up for fewer workers (default: 0)",
+        help="accuracy that is given up for fewer workers (default: 0)",
     )
     plan.add_argument(
         "--trace",

@@ -34,7 +34,6 @@ def run(args: argparse.Namespace) -> int:
         outcomes=Outcomes.load(Path(flow.records)).of(flow) if flow.records else None,
         demand=args.demand,
         workers=args.workers,
-        planner=args.planner,
         solver=make_solver(args.solver),
         within=args.within,
         window=_window(flow, args) if flow.utilisation == "window" else (),
@@ -70,7 +69,6 @@ def as_json(plan: FlowPlan) -> dict[str, Any]:
     backup = dict(plan.backup())
     return {
         "flow": flow.name,
-        "planner": plan.planner,
         "step": plan.step,
         "reason": plan.reason,
         "demand": plan.demand,
@@ -114,8 +112,8 @@ def as_json(plan: FlowPlan) -> dict[str, Any]:
 def _print(plan: FlowPlan) -> None:
     flow = plan.flow
     print(
-        f"{flow.name}: {plan.demand:g} requests/s on {plan.workers} of {plan.workers_given} worker(s), planner"
-        f" {plan.planner}, {plan.step} scaling"
+        f"{flow.name}: {plan.demand:g} requests/s on {plan.workers} of {plan.workers_given} worker(s),"
+        f" {plan.step} scaling"
     )
     left = "" if plan.optimal else f" (at most {share(plan.bound)})"
     drawn = "" if plan.joules is None else f", {plan.joules:.3g} J a request"

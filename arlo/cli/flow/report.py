@@ -1,4 +1,4 @@
-"""`arlo flow report`: one page about a flow: its picture, and what planners make of it as demand grows."""
+"""`arlo flow report`: one page about a flow: its picture, and what plans make of it as demand grows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from arlo.catalog.flow import Flow
     from arlo.planning.flows.problem import FlowPlan
 
-SHOWN = ("arlo", "loki", "inferline", "proteus")
-WHOLE = "arlo, nothing left free"  # to compare with the others, which leave nothing
+PLANNED = "as planned"
+WHOLE = "nothing left free"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
     most = capacity(flow, args.workers)
     best = capacity(flow, args.workers, variants=best_variants(flow))
     demands = grid(most)
-    plans = {name: sweep(flow, args.workers, demands, name) for name in SHOWN}
+    plans = {PLANNED: sweep(flow, args.workers, demands)}
     if flow.utilisation != 1:
         whole = dataclasses.replace(flow, utilisation=1.0)
-        plans[WHOLE] = sweep(whole, args.workers, demands, "arlo")
+        plans[WHOLE] = sweep(whole, args.workers, demands)
     demand = args.demand if args.demand is not None else most / 2
     plan = make_plan(flow, demand=demand, workers=args.workers)
     cards = [
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         _variants(flow),
     ]
     what = [
-        "What planners make of the flow, from its latencies and accuracies; nothing was run. Capacity is without the"
+        "What plans make of the flow, from its latencies and accuracies; nothing was run. Capacity is without the"
         " share that a plan leaves free."
     ]
     page.write(args.out, page.render(f"Flow {flow.name}", parts, what=what))
@@ -89,11 +89,11 @@ def _point(plan: FlowPlan) -> dict[str, Any]:
 
 
 def _what_is_free(flow: Flow) -> str:
-    """Why arlo's line runs below those of planners that plan for means."""
+    """Why one line runs below the other."""
     free = "a share" if isinstance(flow.utilisation, str) else f"{1 - flow.utilisation:.0%}"
     return (
-        f"arlo leaves {free} of each stage's capacity free for arrivals above the mean (utilisation), so it gives up "
-        "accuracy earlier than the planners as printed, which leave nothing. The dashed line is arlo without that."
+        f"A plan leaves {free} of each stage's capacity free for arrivals above the mean (utilisation), so it gives up "
+        "accuracy earlier. The dashed line is without that."
         if flow.utilisation != 1
         else ""
     )
@@ -107,14 +107,13 @@ def _curves(plans: dict[str, list[FlowPlan]]) -> list[Any]:
         ("Workers", "workers", lambda plan: float(plan.workers)),
     ):
         figure = frame.figure(title, "requests a second", y)
-        for i, (name, made) in enumerate(plans.items()):
+        for name, made in plans.items():
             figure.add_scatter(
                 x=[digits(plan.demand) for plan in made],
                 y=[digits(of(plan)) for plan in made],
                 mode="lines",
                 name=name,
-                line={"color": frame.color(SHOWN.index("arlo") if name == WHOLE else i)}
-                | ({"dash": "dash"} if name == WHOLE else {}),
+                line={"color": frame.color(0)} | ({"dash": "dash"} if name == WHOLE else {}),
             )
         figures.append(figure)
     return figures

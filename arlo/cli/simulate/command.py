@@ -41,7 +41,7 @@ EPILOG = """examples:
   arlo simulate --max-lengths 128,512 --latency-ms 1.6,4.9 --instances 6,4 --fail 30:2:5
   arlo simulate --rate 2500 --scaling target --workers 4 --duration-s 1200 --save busy.toml
   arlo simulate busy.toml --policy rs,eft,late              a scenario file, and what to vary
-  arlo simulate flow.toml --planner loki,arlo --rate 300    a flow of several models
+  arlo simulate flow.toml --router price,maf --rate 300     a flow of several models
   arlo simulate otas.toml --tokens price,fixed:0 --rate 500  one model at several token counts
 
 Latencies are of answers, from arrival to answer; attainment is over all arrivals. A load that the workers cannot carry

@@ -1,4 +1,4 @@
-"""`arlo simulate FLOW.toml`: a flow under load, with planner, router and drop rule as asked."""
+"""`arlo simulate FLOW.toml`: a flow under load, with router and drop rule as asked."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ MOST_WORKERS = 2000
 # Flags of a scenario that mean the same for a flow.
 TRAFFIC = {"arrivals", "rate", "duration_s", "burst", "sojourn_ms", "cv", "counts", "segment", "smooth_s", "trace"}
 OTHERS = {"workers", "slo_ms", "seed", "warmup_s"}
-SWEPT = ("planner", "router", "drop", "workers", "rate", "seed")
+SWEPT = ("router", "drop", "workers", "rate", "seed")
 
 
 def add_flow_flags(parser: argparse.ArgumentParser) -> None:
     """Those of flow files alone."""
     group = parser.add_argument_group("a flow file (docs/pipelines.md)")
-    group.add_argument("--planner", metavar="NAME,...", help="arlo, loki, inferline or proteus (default: the file's)")
     group.add_argument("--router", metavar="NAME,...", help="price, plan or maf (default: the file's)")
     group.add_argument(
         "--drop", metavar="NAME,...", help="slack, reroute, per_task, last or none (default: the file's)"
@@ -60,7 +59,7 @@ def is_flow(path: Path | None) -> bool:
 
 def refuse_without_flow(args: argparse.Namespace) -> None:
     """ConfigError for flags that only a flow file takes."""
-    for name in ("planner", "router", "drop", "plan_period_s", "least_accuracy"):
+    for name in ("router", "drop", "plan_period_s", "least_accuracy"):
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} goes with a flow file only: one with a [flow] section")
     if args.hold != "plan":
@@ -178,7 +177,7 @@ def _given(args: argparse.Namespace) -> dict[str, list[Any]]:
         given[flag.key] = list(values_of(flag, text))
     from arlo.catalog import flow as kinds
 
-    for name, kind in (("planner", kinds.PlannerName), ("router", kinds.RouterName), ("drop", kinds.DropName)):
+    for name, kind in (("router", kinds.RouterName), ("drop", kinds.DropName)):
         text = getattr(args, name)
         if text is None:
             continue
@@ -196,7 +195,7 @@ def _one(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> FlowRe
     from arlo.simulator.flows import FlowRun, planner_of, run
     from arlo.traces import make_workload, materialise
 
-    changes: dict[str, Any] = {name: chosen[name] for name in ("planner", "router", "drop", "slo_ms") if name in chosen}
+    changes: dict[str, Any] = {name: chosen[name] for name in ("router", "drop", "slo_ms") if name in chosen}
     if args.plan_period_s is not None:
         changes["plan_period_s"] = args.plan_period_s
     flow = dataclasses.replace(flow, **changes)

@@ -32,25 +32,12 @@ def capacity(
     return found
 
 
-def sweep(flow: Flow, workers: int, demands: Sequence[float], planner: str) -> list[FlowPlan]:
-    """A plan for each demand, each knowing the one before; `proteus` sees the rows that its last plan sent."""
+def sweep(flow: Flow, workers: int, demands: Sequence[float]) -> list[FlowPlan]:
+    """A plan for each demand, each knowing the one before."""
     plans: list[FlowPlan] = []
     for demand in demands:
-        before = plans[-1] if plans else None
-        seen = None if before is None else stage_rates_of(before, demand)
-        plans.append(make_plan(flow, demand=demand, workers=workers, planner=planner, before=before, stage_demand=seen))
+        plans.append(make_plan(flow, demand=demand, workers=workers, before=plans[-1] if plans else None))
     return plans
-
-
-def stage_rates_of(plan: FlowPlan, demand: float) -> list[float] | None:
-    """Rows per second at each stage [stages] that this demand brings under a plan; None: the plan serves nothing."""
-    if plan.served <= 0:
-        return None
-    scale = demand / plan.demand / plan.served
-    return [
-        scale * math.fsum(pool.load for pool in plan.pools if pool.stage == stage)
-        for stage in range(len(plan.flow.stages))
-    ]
 
 
 def grid(most: float, count: int = 24) -> list[float]:

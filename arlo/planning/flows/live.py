@@ -40,7 +40,6 @@ class Traffic:
     demand: float  # roots per second
     factors: Factors
     exits: Exits
-    stages: tuple[float, ...] | None  # rows per second of each stage of the flow; None: not known yet
     window: tuple[Second, ...] = ()  # the last seconds beside the plans that were in force, oldest first
 
 
@@ -50,7 +49,7 @@ class FlowTraffic:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._edges = [[e for e in flow.out(s) if flow.edges[e].head is not None] for s in flow.order]  # as counted
-        self._demands = [Demand() for _ in flow.order]
+        self._demand = Demand()
         self._factors = LiveFactors(flow)
         self._exits: dict[tuple[int, int], tuple[float, float]] = {}  # answered, ended; both forgotten as factors are
         self._last: tuple[float, float, tuple[StageCounts, ...]] | None = None  # at, started, counts
@@ -78,7 +77,7 @@ class FlowTraffic:
 
     def planned(self) -> None:
         """A plan was made for what was seen until now: the seconds that come are held against it."""
-        rate = self._demands[0].rate()
+        rate = self._demand.rate()
         self._planned = (rate, self._factors.factors()) if rate > 0 else None
 
     def _second(self, stages: Sequence[StageCounts], last: Sequence[StageCounts], took_s: float) -> Second:
@@ -105,8 +104,9 @@ class FlowTraffic:
 
     def _stage(self, at: int, now: StageCounts, before: StageCounts, took_s: float) -> None:
         came = max(now.arrived - before.arrived, 0)
-        for _ in range(round(took_s)):  # after a pause each second of it
-            self._demands[at].add(came / took_s)
+        if at == 0:
+            for _ in range(round(took_s)):  # after a pause each second of it
+                self._demand.add(came / took_s)
         stage = self._flow.order[at]
         joined = [i for i, edge in enumerate(self._edges[at]) if self._flow.edges[edge].join]
         for i in joined:  # a row is made of those of several variants: it is counted of all of them together
@@ -134,18 +134,13 @@ class FlowTraffic:
     def seen(self) -> Traffic:
         """Until now. Roots are 0 per second before two moments were counted."""
         prior = self._factors.prior
-        rates = tuple(demand.rate() for demand in self._demands)
-        by_stage = [0.0] * len(rates)
-        for stage, rate in zip(self._flow.order, rates, strict=True):
-            by_stage[stage] = rate
         return Traffic(
-            demand=rates[0],
+            demand=self._demand.rate(),
             factors=self._factors.factors(),
             exits={
                 (stage, k): (prior * self._flow.exit_share(stage, k) + ended) / (prior + answered)
                 for (stage, k), (answered, ended) in self._exits.items()
             },
-            stages=tuple(max(rate, 1e-3) for rate in by_stage) if self._last is not None and any(rates) else None,
             window=tuple(self._window),
         )
 

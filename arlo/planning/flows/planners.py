@@ -1,15 +1,10 @@
-"""Planners of flows by name.
+"""The planner of flows, and solvers of its programs by name.
 
-    plan = make_plan(flow, demand=300, workers=20)                # the flow's own planner
-    plan = make_plan(flow, demand=300, workers=20, planner="loki")
+    plan = make_plan(flow, demand=300, workers=20)
 
-`loki` as printed (section 4): first the fewest workers with the most accurate variant of every stage; when these do
-not fit, the greatest accuracy on all workers. Capacity is used to the full; budgets are twice the latency, as in
-the authors' release (the paper: once).
-`inferline`: the most accurate variants always; when they do not fit, the greatest share served. `proteus`: every stage
-for itself, by the demand that it sees and its part of the SLO, always on all workers. `arlo`: served share, then
-accuracy less what the energy for it is worth (`flow.joule`), then fewer workers, then fewer moves, with a part of the
-capacity left free (a fixed one, or what window.py finds) and budgets that fill the SLO.
+In this order: served share; accuracy less what the energy for it is worth (`flow.joule`); fewer workers; fewer moves.
+A part of the capacity is left free (a fixed one, or what window.py finds), and budgets fill the SLO (Loki, HPDC'24,
+section 4, leaves nothing; benchmarks/papers/loki has its planner as printed).
 """
 
 from __future__ import annotations
@@ -17,9 +12,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Sequence
-from typing import get_args
 
-from arlo.catalog.flow import Flow, PlannerName
+from arlo.catalog.flow import Flow
 from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError
@@ -30,19 +24,9 @@ from arlo.planning.flows.exits import settled
 from arlo.planning.flows.gurobi import GurobiFlowSolver
 from arlo.planning.flows.highs import HighsFlowSolver
 from arlo.planning.flows.problem import FlowPlan, FlowProblem, FlowSolver, Step
-from arlo.planning.flows.proteus import proteus
-from arlo.planning.flows.steps import (
-    WHOLE,
-    best_variants,
-    fewest_workers,
-    most_accurate,
-    on_all,
-    overload,
-    slo_below_latency,
-)
+from arlo.planning.flows.steps import WHOLE, fewest_workers, most_accurate, overload, slo_below_latency
 from arlo.planning.flows.window import Second, by_window
 
-PLANNERS: tuple[PlannerName, ...] = get_args(PlannerName)
 SOLVERS = ("exact", "highs", "gurobi")
 
 
@@ -64,7 +48,6 @@ def make_plan(
     *,
     demand: float,
     workers: int,
-    planner: str | None = None,
     solver: FlowSolver | None = None,
     factors: Factors | None = None,
     exits: Exits | None = None,
@@ -72,59 +55,41 @@ def make_plan(
     held: Sequence[Sequence[int]] = (),
     before: FlowPlan | None = None,
     within: float = 0.0,
-    stage_demand: Sequence[float] | None = None,
     window: Sequence[Second] = (),
     utilisation: float | None = None,
 ) -> FlowPlan:
-    """A plan for `demand` roots per second on at most `workers` workers, by the flow's planner or the named one.
+    """A plan for `demand` roots per second on at most `workers` workers.
 
     `factors`: measured rows at the head of an edge for a row of a variant at its tail; `exits`: measured shares of the
     rows of a variant that end at its stage. `outcomes`: recorded rows, for the accuracies of paths. `held`
     [stages][variants]: at most so many instances of each; empty: any number. `before`: the plan that is in force; of
-    two equally good ones `arlo` takes that which moves fewer workers. `within`: accuracy that `arlo` gives up for fewer
-    workers. `stage_demand`: rows per second that each stage [stages] saw, for `proteus`; None: what the most accurate
-    variants would send. `window`: seconds that say the utilisation, where the flow leaves it to them; `utilisation`:
-    for `arlo`, in place of the flow's. ConfigError when wrong.
+    two equally good ones that which moves fewer workers is taken. `within`: accuracy that is given up for fewer
+    workers. `window`: seconds that say the utilisation, where the flow leaves it to them; `utilisation`: in place of
+    the flow's. ConfigError when wrong.
     """
-    name = planner or flow.planner
-    if name not in PLANNERS:
-        match = difflib.get_close_matches(name, PLANNERS, n=1, cutoff=0.5)
-        raise ConfigError(
-            f"there is no planner {name!r}: {f'did you mean {match[0]!r}?' if match else f'known: {PLANNERS}'}"
-        )
     began_s = monotonic_s()
     solver = solver or ExactFlowSolver()
     counted = bool(factors or exits)  # then what goes on is known
 
     def make(flow: Flow, outcomes: RowOutcomes | None) -> FlowPlan:
-        def program(utilisation: float, best_only: bool = False, single_batch: bool = True) -> FlowProblem:
+        def program(utilisation: float) -> FlowProblem:
             return build.problem(
                 flow,
                 demand=demand,
                 workers=workers,
                 utilisation=utilisation,
-                variants=best_variants(flow) if best_only else None,
                 factors=factors,
                 exits=exits,
                 outcomes=outcomes,
-                single_batch=single_batch,
                 held=held,
-                joule=flow.joule if name == "arlo" else 0.0,
+                joule=flow.joule,
             )
 
-        if name == "arlo":
-            found = by_window(
-                flow if utilisation is None else dataclasses.replace(flow, utilisation=utilisation),
-                window,
-                lambda part: _arlo(flow, program(part, single_batch=False), solver, before, within),
-            )
-        elif name == "loki":
-            found = _loki(flow, program(1.0, best_only=True), program(1.0), solver)
-        elif name == "inferline":
-            found = _inferline(flow, program(1.0, best_only=True), solver)
-        else:
-            found = proteus(flow, program(1.0), solver, stage_demand)
-        return found
+        return by_window(
+            flow if utilisation is None else dataclasses.replace(flow, utilisation=utilisation),
+            window,
+            lambda part: _plan(flow, program(part), solver, before, within),
+        )
 
     if outcomes is not None and not counted and any(edge.when.follows for edge in flow.edges):
         found = settled(flow, outcomes, make)
@@ -133,7 +98,7 @@ def make_plan(
     return dataclasses.replace(found, solve_s=monotonic_s() - began_s)
 
 
-def _arlo(flow: Flow, problem: FlowProblem, solver: FlowSolver, before: FlowPlan | None, within: float) -> FlowPlan:
+def _plan(flow: Flow, problem: FlowProblem, solver: FlowSolver, before: FlowPlan | None, within: float) -> FlowPlan:
     best = most_accurate(problem, solver)
     answer = fewest_workers(problem, solver, best, within)
     full = best.served >= 1 - WHOLE
@@ -172,28 +137,3 @@ def _keep(problem: FlowProblem, solver: FlowSolver, made: FlowPlan, before: Flow
         return made
     bound = made.bound + flow.joule * ((again.joules or 0.0) - (made.joules or 0.0))
     return dataclasses.replace(again, workers_given=problem.workers, bound=bound, price=made.price)
-
-
-def _loki(flow: Flow, best_only: FlowProblem, problem: FlowProblem, solver: FlowSolver) -> FlowPlan:
-    first = solver.solve(best_only)
-    assert first is not None
-    if first.served >= 1 - WHOLE:
-        fewest = fewest_workers(best_only, solver, first, 0.0)
-        return build.plan(flow, best_only, fewest, planner="loki", step="hardware", fill=False)
-    answer = most_accurate(problem, solver)
-    full = answer.served >= 1 - WHOLE
-    reason = slo_below_latency(problem) or ("" if full else overload(answer, problem))
-    answer = on_all(answer, problem)
-    return build.plan(
-        flow, problem, answer, planner="loki", step="accuracy" if full else "overload", fill=False, reason=reason
-    )
-
-
-def _inferline(flow: Flow, problem: FlowProblem, solver: FlowSolver) -> FlowPlan:
-    first = most_accurate(problem, solver)
-    if first.served >= 1 - WHOLE:
-        answer = fewest_workers(problem, solver, first, 0.0)
-        return build.plan(flow, problem, answer, planner="inferline", step="hardware", fill=False)
-    reason = slo_below_latency(problem) or overload(first, problem)
-    answer = on_all(first, problem)
-    return build.plan(flow, problem, answer, planner="inferline", step="overload", fill=False, reason=reason)

@@ -64,18 +64,16 @@ class ByFlow:
         return max(self.traffic.demand, LEAST_DEMAND)
 
     def plan(self, workers: int, instances: Sequence[int] = ()) -> FlowPlan:
-        """Of the flow's planner on so many workers; with `instances`, the best for these."""
+        """On so many workers; with `instances`, the best for these."""
         return make_plan(
             self._flow,
             demand=self._demand,
             workers=workers,
-            planner="arlo" if instances else None,
             factors=self.traffic.factors,
             exits=self.traffic.exits,
             outcomes=self.outcomes,
             held=self._by_stage(instances) if instances else (),
             before=None if instances else self.before,
-            stage_demand=self.traffic.stages if self._flow.planner == "proteus" else None,
             window=self.traffic.window,
             utilisation=self.utilisation,
         )
@@ -103,7 +101,7 @@ class ByFlow:
 
     def beside(self, plan: FlowPlan) -> ByFlow:
         """The same question at the utilisation that the window said for a plan."""
-        found = self._flow.utilisation == "window" and plan.planner == "arlo"
+        found = self._flow.utilisation == "window"
         return dataclasses.replace(self, utilisation=plan.utilisation) if found else self
 
     def loss(self, instances: Sequence[int]) -> float:
@@ -222,8 +220,6 @@ class FlowPlanner(ModelPlanner):
         assert isinstance(question.problem, ByFlow)
         question = dataclasses.replace(question, problem=question.problem.beside(answer.plan))
         plan = super().conclude(question, answer)
-        if not plan.moves and plan.best != plan.wanted and self.numbers.flow.planner != "arlo":
-            plan = dataclasses.replace(plan, moves=True, note=f"as {self.numbers.flow.planner} says")
         self.size = answer.size
         self.adopt(answer.plan if plan.moves or plan.best == plan.wanted else answer.kept)
         return plan

@@ -73,19 +73,3 @@ def fewest_workers(problem: FlowProblem, solver: FlowSolver, best: Answer, withi
         if found is not None and found.served >= best.served - WHOLE and problem.value(found) >= target - 1e-9:
             return dataclasses.replace(found, relaxed=best.relaxed, bound=best.bound, price=best.price)
     return best
-
-
-def on_all(answer: Answer, problem: FlowProblem) -> Answer:
-    """Workers that are left go to the busiest pools: the printed program uses all of them."""
-    counts = [list(each) for each in answer.instances]
-    load = [[0.0] * len(each) for each in counts]
-    for policy, share in answer.mixes:
-        for at, whole in enumerate(problem.load(policy)):
-            load[at][policy[at]] += share * whole
-    for _ in range(problem.workers - answer.workers):
-        pools = [(at, o) for at, each in enumerate(counts) for o, n in enumerate(each) if n > 0]
-        if not pools:
-            break
-        at, o = max(pools, key=lambda pool: load[pool[0]][pool[1]] / counts[pool[0]][pool[1]])
-        counts[at][o] += 1
-    return dataclasses.replace(answer, instances=tuple(map(tuple, counts)))

@@ -88,7 +88,7 @@ def parse(text: str) -> Flow:
 
 def test_a_tree_is_read_whole() -> None:
     flow = parse(TREE)
-    assert (flow.name, flow.slo_ms, flow.drop, flow.planner) == ("traffic", 250, "reroute", "arlo")
+    assert (flow.name, flow.slo_ms, flow.drop) == ("traffic", 250, "reroute")
     assert [flow.stages[i].name for i in flow.order] == ["detect", "cars", "faces"]
     small, large = flow.stages[0].variants
     assert (small.max_batch, small.batch_caps, large.batch_caps) == (8, (1, 8), (1,))

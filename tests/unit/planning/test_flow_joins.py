@@ -15,8 +15,8 @@ from arlo.catalog.flow_file import parse_flow
 from arlo.errors import ConfigError
 from arlo.planning.flows.evaluate import evaluate
 from arlo.planning.flows.live import FlowTraffic, StageCounts, VariantCounts
-from arlo.planning.flows.planners import make_plan
 from arlo.simulator.flows import FlowResult, FlowRun, planner_of, run
+from benchmarks.papers.loki.planners import PLANNERS, PlannerName, plan_as
 
 
 def stage(name: str, *variants: tuple[float, float]) -> str:
@@ -126,9 +126,9 @@ def test_what_is_joined_has_one_answer() -> None:
         read(FLOW + STAGES + fork + JOIN)
 
 
-@pytest.mark.parametrize("planner", ["arlo", "loki", "inferline", "proteus"])
-def test_plans_count_one_row_and_what_it_is_made_of(flow: Flow, planner: str) -> None:
-    plan = make_plan(flow, demand=50, workers=12, planner=planner)  # type: ignore[arg-type]
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_plans_count_one_row_and_what_it_is_made_of(flow: Flow, planner: PlannerName) -> None:
+    plan = plan_as(flow, planner, demand=50, workers=12)
     load = {name: sum(p.load for p in plan.pools if flow.stages[p.stage].name == name) for name in ("a", "b", "c", "j")}
     assert load == pytest.approx({"a": 50, "b": 300, "c": 100, "j": 50}, rel=1e-6)
     assert plan.accuracy == pytest.approx(0.99 * (0.9 + 0.8) / 2 * 0.95, abs=1e-9)

@@ -12,6 +12,7 @@ from arlo.planning.flows.demand import Demand, LiveFactors, ewma, worth
 from arlo.planning.flows.evaluate import evaluate
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
+from benchmarks.papers.loki.planners import PlannerName, plan_as
 from tests.fakes.flows import branches, cascade, metered, toy, variant
 
 
@@ -35,11 +36,11 @@ def counts(plan: FlowPlan) -> tuple[int, ...]:
     ],
 )
 def test_a_chain_of_two(
-    planner: str, demand: float, expected: tuple[str, float, tuple[int, ...], dict[str, float]]
+    planner: PlannerName, demand: float, expected: tuple[str, float, tuple[int, ...], dict[str, float]]
 ) -> None:
     step, accuracy, instances, shares = expected
     flow = dataclasses.replace(toy(), utilisation=1.0)
-    plan = make_plan(flow, demand=demand, workers=4, planner=planner)
+    plan = plan_as(flow, planner, demand=demand, workers=4)
     assert (plan.step, plan.reason, plan.served, plan.optimal) == (step, "", 1, True)
     assert counts(plan) == instances
     assert plan.accuracy == pytest.approx(accuracy)
@@ -68,7 +69,7 @@ def test_what_a_joule_is_worth(joule: float, expected: tuple[float, float, dict[
     assert (plan.accuracy, plan.joules) == (pytest.approx(accuracy), pytest.approx(joules))
     assert plan.bound == pytest.approx(accuracy, abs=2e-4), "none is more accurate and draws as little"
     assert (plan.step, plan.price) == ("hardware", pytest.approx(0))
-    assert make_plan(flow, demand=10, workers=4, planner="loki").accuracy == 1.0, "as printed"
+    assert plan_as(flow, "loki", demand=10, workers=4).accuracy == 1.0, "as printed"
 
 
 def test_a_variant_that_draws_little_may_take_its_time() -> None:
@@ -91,8 +92,8 @@ def test_the_price_is_that_of_capacity_beside_energy() -> None:
 
 
 @pytest.mark.parametrize("planner", ["loki", "arlo"])
-def test_more_than_can_be_served(planner: str) -> None:
-    plan = make_plan(dataclasses.replace(toy(), utilisation=1.0), demand=100, workers=4, planner=planner)
+def test_more_than_can_be_served(planner: PlannerName) -> None:
+    plan = plan_as(dataclasses.replace(toy(), utilisation=1.0), planner, demand=100, workers=4)
     assert plan.step == "overload"
     assert plan.served == pytest.approx(0.8), "b2 alone serves 80 rows/s, a2 two times 40"
     assert plan.reason.startswith("overload: 4 workers serve 0.8 of 100 requests per second")
@@ -100,35 +101,36 @@ def test_more_than_can_be_served(planner: str) -> None:
 
 
 def test_inferline_keeps_its_variants() -> None:
-    plan = make_plan(toy(), demand=20, workers=4, planner="inferline")
+    plan = plan_as(toy(), "inferline", demand=20, workers=4)
     assert (counts(plan), plan.step) == ((2, 0, 2, 0), "hardware")
-    plan = make_plan(toy(), demand=60, workers=4, planner="inferline")
+    plan = plan_as(toy(), "inferline", demand=60, workers=4)
     assert (plan.step, plan.accuracy, counts(plan)) == ("overload", 1.0, (2, 0, 2, 0))
     assert plan.served == pytest.approx(20 / 60)
 
 
 def test_proteus_scales_every_stage_for_itself_on_all_workers() -> None:
-    plan = make_plan(toy(), demand=10, workers=4, planner="proteus")
+    plan = plan_as(toy(), "proteus", demand=10, workers=4)
     assert plan.workers == 4
     assert plan.accuracy == pytest.approx(1.0)
     # Told that B sees 40 rows per second, it gives up B's accuracy, though A's would have cost less.
-    busy = make_plan(toy(), demand=30, workers=4, planner="proteus", stage_demand=[30, 60])
+    busy = plan_as(toy(), "proteus", demand=30, workers=4, stage_demand=[30, 60])
     assert (busy.workers, counts(busy)[3] > 0) == (4, True)
 
 
 def test_every_branch_gets_all_rows() -> None:
-    for planner in ("loki", "arlo", "inferline"):
-        plan = make_plan(dataclasses.replace(branches(), utilisation=1.0), demand=10, workers=20, planner=planner)
+    planners: tuple[PlannerName, ...] = ("loki", "arlo", "inferline")
+    for planner in planners:
+        plan = plan_as(dataclasses.replace(branches(), utilisation=1.0), planner, demand=10, workers=20)
         assert [pool.instances for pool in plan.pools] == [1, 1, 1]
         assert [pool.load for pool in plan.pools] == pytest.approx([10, 20, 5])
 
 
 def test_a_cascade_needs_few_large_ones() -> None:
-    plan = make_plan(dataclasses.replace(cascade(), utilisation=1.0), demand=50, workers=20, planner="loki")
+    plan = plan_as(dataclasses.replace(cascade(), utilisation=1.0), "loki", demand=50, workers=20)
     assert [pool.instances for pool in plan.pools] == [1, 2]
     assert plan.accuracy == pytest.approx(0.7 * 0.9 + 0.3 * 0.95)
     alone = Flow(name="large", slo_ms=1e9, stages=(FlowStage(name="large", variants=(variant("l", 0.95, 10),)),))
-    assert make_plan(alone, demand=50, workers=20, planner="loki").workers == 5
+    assert plan_as(alone, "loki", demand=50, workers=20).workers == 5
 
 
 def chain(batches: list[tuple[int, float]], first_ms: float, slo_ms: float, hop_ms: float = 0.0) -> Flow:
@@ -145,21 +147,21 @@ def chain(batches: list[tuple[int, float]], first_ms: float, slo_ms: float, hop_
 
 def test_half_of_the_slo_is_for_executing() -> None:
     flow = chain([(8, 55.9), (16, 95.9)], 40.6, 250)
-    plan = make_plan(flow, demand=1, workers=4, planner="loki")
+    plan = plan_as(flow, "loki", demand=1, workers=4)
     assert plan.reason == ""
     assert [pool.batch for pool in plan.pools] == [1, 8], "40.6 + 55.9 = 96.5 ms of 125; + 95.9 is too long"
     hops = chain([(1, 84.0)], 40.6, 250, hop_ms=2)  # 124.6 ms; the limit is 124
-    late = make_plan(hops, demand=1, workers=4, planner="loki")
+    late = plan_as(hops, "loki", demand=1, workers=4)
     assert late.served == 0
     assert late.reason.startswith("slo_below_latency(x>y): executing takes 124.6 ms at least")
-    assert make_plan(dataclasses.replace(hops, slo_ms=252), demand=1, workers=4, planner="loki").served == 1
+    assert plan_as(dataclasses.replace(hops, slo_ms=252), "loki", demand=1, workers=4).served == 1
 
 
 def test_budgets_are_twice_the_latency_or_fill_the_slo() -> None:
     flow = chain([(8, 60.0)], 40, 250)
-    printed = make_plan(flow, demand=1, workers=4, planner="loki")
+    printed = plan_as(flow, "loki", demand=1, workers=4)
     assert [pool.budget_s for pool in printed.pools] == pytest.approx([0.080, 0.120])
-    ours = make_plan(flow, demand=1, workers=4, planner="arlo")
+    ours = make_plan(flow, demand=1, workers=4)
     assert [pool.budget_s for pool in ours.pools] == pytest.approx([0.1, 0.15]), "together all of the 250 ms"
 
 
@@ -224,8 +226,6 @@ def test_fewer_workers_for_a_little_accuracy() -> None:
 
 
 def test_wrong_questions() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'loki'"):
-        make_plan(toy(), demand=1, workers=1, planner="lokki")
     with pytest.raises(ConfigError, match="demand must be above 0"):
         make_plan(toy(), demand=0, workers=1)
     with pytest.raises(ConfigError, match="workers must be at least 1"):

@@ -9,13 +9,14 @@ import pytest
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 from arlo.planning.flows.routing import FRONT, accuracy, by_plan, maf
+from benchmarks.papers.loki.planners import plan_as
 from tests.fakes.flows import toy
 
 
 def one_each() -> FlowPlan:
     """The chain of two with one instance of each variant: a1, a2, b1, b2."""
     flow = toy()
-    plan = make_plan(flow, demand=10, workers=4, planner="loki")
+    plan = plan_as(flow, "loki", demand=10, workers=4)
     pools = []
     for stage in (0, 1):
         for variant in (0, 1):
@@ -40,9 +41,7 @@ def test_most_accurate_first() -> None:
 
 
 def test_the_best_routing_of_these_instances() -> None:
-    plan = make_plan(
-        dataclasses.replace(toy(), utilisation=1.0), demand=40, workers=4, planner="arlo", held=((1, 1), (1, 1))
-    )
+    plan = make_plan(dataclasses.replace(toy(), utilisation=1.0), demand=40, workers=4, held=((1, 1), (1, 1)))
     shares = {plan.flow.label(*key): share for key, share in plan.shares().items() if key[0] == 1 and share > 1e-9}
     assert shares == pytest.approx({"A:a1>B:b2": 0.25, "A:a2>B:b1": 0.5, "A:a2>B:b2": 0.25})
     assert plan.accuracy == pytest.approx(0.805)

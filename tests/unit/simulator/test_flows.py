@@ -15,6 +15,7 @@ from arlo.planning.flows.curve import capacity
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.routing import maf
 from arlo.simulator.flows import FlowResult, FlowRun, Shape, planner_of, run
+from benchmarks.papers.loki.planners import planner_of as loki_of
 from tests.fakes.flows import metered
 
 
@@ -28,9 +29,7 @@ def toy(**changes: object) -> Flow:
     first = FlowStage(name="A", variants=(variant("a1", 1, 100), variant("a2", 0.8, 25)), entry=True)
     second = FlowStage(name="B", variants=(variant("b1", 1, 50), variant("b2", 0.9, 12.5)))
     edge = FlowEdge(tail="A", head="B", expand=Expand(kind="spans", factor=(2.0, 1.0), distribution="constant"))
-    flow = Flow(
-        name="toy", slo_ms=10_000, stages=(first, second), edges=(edge,), planner="loki", router="maf", drop="none"
-    )
+    flow = Flow(name="toy", slo_ms=10_000, stages=(first, second), edges=(edge,), router="maf", drop="none")
     return dataclasses.replace(flow, **changes)  # type: ignore[arg-type]
 
 
@@ -39,7 +38,7 @@ def evenly(rate: float, seconds: float) -> NDArray[np.int64]:
 
 
 def simulate(flow: Flow, rate: float, workers: int, seconds: float = 40, **more: object) -> FlowResult:
-    job = FlowRun(flow=flow, planner=planner_of(flow), workers=workers, arrived_ns=evenly(rate, seconds))
+    job = FlowRun(flow=flow, planner=loki_of(flow, "loki"), workers=workers, arrived_ns=evenly(rate, seconds))
     return run(dataclasses.replace(job, **more))  # type: ignore[arg-type]
 
 
@@ -81,12 +80,13 @@ def test_joules_are_what_busy_workers_draw() -> None:
 def test_the_dearer_a_joule_the_fewer_are_drawn() -> None:
     """Workers that hold everything, and room for all: rows take what is worth its energy, by the price rule alone
     (loki's plan knows of none) and planned for; none is late for it."""
-    flow = toy(router="price", drop="slack", planner="loki")
-    for planner in ("loki", "arlo"):
-        runs = [
-            simulate(metered(dataclasses.replace(flow, planner=planner), joule, 100), 2, 6, hold="all", fixed=True)
-            for joule in (0.0, 0.015, 0.0205, 0.03)
-        ]
+    flow = toy(router="price", drop="slack")
+    for name in ("loki", "arlo"):
+        runs = []
+        for joule in (0.0, 0.015, 0.0205, 0.03):
+            metered_flow = metered(flow, joule, 100)
+            planner = planner_of(metered_flow) if name == "arlo" else loki_of(metered_flow, "loki")
+            runs.append(simulate(metered_flow, 2, 6, hold="all", fixed=True, planner=planner))
         assert [run.accuracy for run in runs] == pytest.approx([1, 0.9, 0.8, 0.72])
         assert [run.joules for run in runs] == pytest.approx([20, 12.5, 7.5, 3.75], rel=0.02)
         assert all(run.violations == 0 for run in runs)
@@ -102,7 +102,9 @@ def test_prefixes_are_numbered_as_in_the_core() -> None:
 def test_workers_follow_the_demand() -> None:
     quiet, busy = evenly(9, 60), evenly(30, 60) + 60 * 10**9
     flow = toy(plan_period_s=5)
-    result = run(FlowRun(flow=flow, planner=planner_of(flow), workers=20, arrived_ns=np.concatenate([quiet, busy])))
+    result = run(
+        FlowRun(flow=flow, planner=loki_of(flow, "loki"), workers=20, arrived_ns=np.concatenate([quiet, busy]))
+    )
     assert result.seconds["workers"][10] == 2
     assert result.seconds["workers"][-1] == 6
     assert result.violations == 0
@@ -112,7 +114,7 @@ def test_workers_follow_the_demand() -> None:
 def test_the_window_is_counted_as_time_goes_by() -> None:
     """Even arrivals leave next to nothing free once they were seen; where every tenth second brings three times as
     many, more workers stay than for the mean."""
-    flow = toy(planner="arlo", router="price", drop="slack", utilisation="window", plan_period_s=5, slo_ms=1000)
+    flow = toy(router="price", drop="slack", utilisation="window", plan_period_s=5, slo_ms=1000)
     even = evenly(40, 150)
     bursts = np.concatenate([evenly(80, 1) + second * 10**9 for second in range(30, 150, 10)])
     found = [
@@ -130,8 +132,8 @@ def test_the_window_is_counted_as_time_goes_by() -> None:
 def test_a_change_of_demand_is_planned_for_at_once() -> None:
     arrived = np.concatenate([evenly(9, 12), evenly(30, 20) + 12 * 10**9])
     flow = toy(plan_period_s=1000)
-    late = run(FlowRun(flow=flow, planner=planner_of(flow), workers=20, arrived_ns=arrived))
-    soon = run(FlowRun(flow=flow, planner=planner_of(flow), workers=20, arrived_ns=arrived, shift=0.3))
+    late = run(FlowRun(flow=flow, planner=loki_of(flow, "loki"), workers=20, arrived_ns=arrived))
+    soon = run(FlowRun(flow=flow, planner=loki_of(flow, "loki"), workers=20, arrived_ns=arrived, shift=0.3))
     assert late.plans == 1
     assert soon.plans > 1
     assert soon.workers_most > late.workers_most
@@ -148,7 +150,7 @@ def test_loading_takes_time() -> None:
     )
     quick = dataclasses.replace(slow, stages=(first, second))
     arrived = np.concatenate([evenly(5, 20), evenly(30, 20) + 20 * 10**9])
-    found = [run(FlowRun(flow=f, planner=planner_of(f), workers=20, arrived_ns=arrived)) for f in (quick, slow)]
+    found = [run(FlowRun(flow=f, planner=loki_of(f, "loki"), workers=20, arrived_ns=arrived)) for f in (quick, slow)]
     assert found[0].violations < found[1].violations
 
 
@@ -172,7 +174,8 @@ def by_length(share: float, more: tuple[tuple[int, float], ...] = ()) -> Flow:
 )
 def test_rows_have_the_lengths_of_the_file(share: float, more: tuple[tuple[int, float], ...], mean_ms: float) -> None:
     """Rarely enough that none waits: the mean is that of the runtimes."""
-    result = simulate(by_length(share, more), 1, 4, seconds=800)
+    flow = by_length(share, more)
+    result = simulate(flow, 1, 4, seconds=800, planner=planner_of(flow))
     assert result.mean_ms == pytest.approx(mean_ms, rel=0.1 if 0 < share < 1 else 0.001)
 
 
@@ -188,7 +191,7 @@ def test_workers_that_hold_everything_need_no_moves() -> None:
 def test_roots_take_what_a_trace_says_of_them(factor: float) -> None:
     """One after the other, then from the first again, scaled to the factor."""
     expand = Expand(kind="spans", factor=(factor,), distribution="trace", counts=(4, 0, 3, 1))
-    flow = toy(edges=(FlowEdge(tail="A", head="B", expand=expand),), planner="arlo", router="plan")
+    flow = toy(edges=(FlowEdge(tail="A", head="B", expand=expand),), router="plan")
     for roots, rows in zip(range(1, 7), (4, 4, 7, 8, 12, 12), strict=True):
         visits = simulate(flow, 1, 8, roots).visits
         assert visits["B:b1"] + visits["B:b2"] == rows * factor / 2
@@ -206,7 +209,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         simulate(toy(), 9, 0)
     with pytest.raises(ConfigError, match="no arrivals"):
-        run(FlowRun(flow=toy(), planner=planner_of(toy()), workers=1, arrived_ns=np.empty(0, np.int64)))
+        run(FlowRun(flow=toy(), planner=loki_of(toy(), "loki"), workers=1, arrived_ns=np.empty(0, np.int64)))
 
 
 @pytest.mark.parametrize("demand", [9.0, 18.0, 39.0, 55.0])

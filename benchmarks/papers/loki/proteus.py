@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from arlo.catalog.flow import Flow
 from arlo.planning.flows import build
-from arlo.planning.flows.problem import FlowPlan, FlowProblem, FlowSolver, Option, Stage
-from arlo.planning.flows.steps import WHOLE, best_variants, most_accurate, on_all, overload, slo_below_latency
+from arlo.planning.flows.problem import Answer, FlowPlan, FlowProblem, FlowSolver, Option, Stage
+from arlo.planning.flows.steps import WHOLE, best_variants, most_accurate, overload, slo_below_latency
 
 
 def proteus(flow: Flow, problem: FlowProblem, solver: FlowSolver, stage_demand: Sequence[float] | None) -> FlowPlan:
@@ -91,3 +91,19 @@ def stage_rates(flow: Flow, problem: FlowProblem) -> list[float]:
         above = flow.order[parent] if parent >= 0 else -1
         rates[stage] = problem.demand if parent < 0 else rates[above] * problem.stages[at].factor[best[above][0]]
     return rates
+
+
+def on_all(answer: Answer, problem: FlowProblem) -> Answer:
+    """Workers that are left go to the busiest pools: the printed program uses all of them."""
+    counts = [list(each) for each in answer.instances]
+    load = [[0.0] * len(each) for each in counts]
+    for policy, share in answer.mixes:
+        for at, whole in enumerate(problem.load(policy)):
+            load[at][policy[at]] += share * whole
+    for _ in range(problem.workers - answer.workers):
+        pools = [(at, o) for at, each in enumerate(counts) for o, n in enumerate(each) if n > 0]
+        if not pools:
+            break
+        at, o = max(pools, key=lambda pool: load[pool[0]][pool[1]] / counts[pool[0]][pool[1]])
+        counts[at][o] += 1
+    return dataclasses.replace(answer, instances=tuple(map(tuple, counts)))

@@ -1,0 +1,1 @@
+"""Loki (HPDC'24): its planner and its baselines as printed."""
