@@ -21,12 +21,6 @@ from arlo.errors import ConfigError, EnvironmentProblem
 _RAPL = Path("/sys/class/powercap")
 
 
-def trapezoid_joules(watts: ArrayLike, step_s: float) -> float:
-    """Energy between the first and the last sample, linear between samples."""
-    p = np.asarray(watts, np.float64)
-    return float(((p[1:] + p[:-1]) / 2).sum() * step_s)
-
-
 def per_request(joules: float, arrivals: int) -> float:
     """Joules of a request; nan where none arrived."""
     return joules / arrivals if arrivals else float("nan")

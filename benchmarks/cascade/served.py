@@ -36,11 +36,11 @@ from arlo.simulator.profiles import load_profile
 from arlo.simulator.profiles.tables import by_tokens
 from arlo.traces import Row, Trace
 from arlo.traces.lengths import NAMED
-from arlo.workers.emulated.replayed import write_replayed_repository
 from arlo.workers.emulated.repository import emulated
 from benchmarks import harness
 from benchmarks.batches_served import serving
 from benchmarks.cascade.cached import cache_root
+from benchmarks.replayed import write_replayed_repository
 
 SLO_MS = 100.0
 STEP = 64

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.simulator.profiles import Profile
 from arlo.simulator.report.result import Result
-from arlo.simulator.scenario.scenario import Allocate, Scenario
-from arlo.simulator.scenario.schemes import SCHEMES, infaas_readings
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scenario
+from arlo.simulator.scenario.schemes import SCHEMES, Scheme, scheme
 from arlo.traces.workloads import Workload
 from benchmarks.figures.cells import ORDER, Cluster, Context, cdf
 from benchmarks.figures.experiment import Plot, Row, Series, Table, reduction
@@ -266,3 +267,31 @@ def ms(value: float) -> str:
     if not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def infaas_readings(
+    profile: Profile, *, workers: int, demand: Sequence[float], max_lengths: Sequence[int] | None = None
+) -> dict[str, Scheme]:
+    """INFaaS as it may be read, the default first: the paper says that it packs and does not look at lengths, no more.
+
+    `demand`: requests of each length bin, in any unit. docs/latency-profiles.md says what each stands for.
+    """
+
+    def make(**fields: Any) -> Scheme:
+        return scheme("infaas", profile, workers=workers, max_lengths=max_lengths, **fields)
+
+    # As INFaaS's published front end chooses: the first variant whose least loaded replica still meets the SLO.
+    first_fit = Dispatch(policy="rs", lambda_=1.0, alpha=1.0, max_peek=1 << 20)
+    return {
+        "even, packed to a batch": make(),
+        "even, packed to 2": make(packing=2),
+        "even, packed to 4": make(packing=4),
+        "even, packed to the SLO": make(packing="slo"),
+        "even, first fit over variants": make(policy=first_fit, packing="slo"),
+        "by requests, packed to a batch": make(allocation="proportional", demand=demand),
+        "by requests, first fit over variants": make(
+            allocation="proportional", demand=demand, policy=first_fit, packing="slo"
+        ),
+        "by work, packed to a batch": make(allocation="work", demand=demand),
+        "by work, first fit over variants": make(allocation="work", demand=demand, policy=first_fit, packing="slo"),
+    }

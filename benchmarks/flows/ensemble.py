@@ -28,11 +28,11 @@ from tritonclient.grpc import service_pb2
 from arlo.catalog.manifest import LatencyPoint
 from arlo.cli.flow.export import export
 from arlo.clock import monotonic_s
-from arlo.workers.emulated.replayed import write_replayed_repository
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 from benchmarks import harness
 from benchmarks.batches_served import serving
 from benchmarks.plugin import served
+from benchmarks.replayed import write_replayed_repository
 
 NAME, CLS, SEP, WINDOW = "texts", 101, 102, 32
 SLO_MS = 2000

@@ -34,11 +34,11 @@ from arlo.planning.flows.curve import capacity
 from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
-from arlo.planning.flows.routing import by_plan, maf
 from arlo.planning.flows.steps import best_variants
 from benchmarks import harness
 from benchmarks.flows import simulated
 from benchmarks.papers.loki.planners import PLANNERS, PlannerName, plan_as, stage_rates_of, sweep
+from benchmarks.papers.loki.routing import by_plan, maf
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "simulate"
 WORKERS = 20

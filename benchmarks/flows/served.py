@@ -35,10 +35,10 @@ from arlo.catalog.manifest import LatencyPoint
 from arlo.clock import monotonic_s
 from arlo.planning.flows.curve import capacity
 from arlo.simulator.flows import FlowResult, FlowRun, planner_of, run
-from arlo.workers.emulated.replayed import write_replayed_repository
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 from benchmarks import harness
 from benchmarks.batches_served import serving
+from benchmarks.replayed import write_replayed_repository
 
 NAME, SLO_MS, CLS, SEP, RECORDS = "tree", 2600, 101, 102, 1000
 SURE = 0.7

@@ -27,10 +27,10 @@ from arlo.catalog.manifest import LatencyPoint
 from arlo.clock import monotonic_s
 from arlo.simulator.tokens.file import TokenSpec, load_tokens
 from arlo.simulator.tokens.run import draw_kinds, run
-from arlo.workers.emulated.replayed import write_replayed_repository
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 from benchmarks import harness
 from benchmarks.batches_served import serving
+from benchmarks.replayed import write_replayed_repository
 from benchmarks.tokens.papers import EXAMPLE, SHOWN, at_capacity, synthetic
 
 NAME, CLS, SEP = "otas", 101, 102

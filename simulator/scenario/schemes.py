@@ -121,34 +121,6 @@ def scheme(
     )
 
 
-def infaas_readings(
-    profile: Profile, *, workers: int, demand: Sequence[float], max_lengths: Sequence[int] | None = None
-) -> dict[str, Scheme]:
-    """INFaaS as it may be read, the default first: the paper says that it packs and does not look at lengths, no more.
-
-    `demand`: requests of each length bin, in any unit. docs/latency-profiles.md says what each stands for.
-    """
-
-    def make(**fields: Any) -> Scheme:
-        return scheme("infaas", profile, workers=workers, max_lengths=max_lengths, **fields)
-
-    # As INFaaS's published front end chooses: the first variant whose least loaded replica still meets the SLO.
-    first_fit = Dispatch(policy="rs", lambda_=1.0, alpha=1.0, max_peek=1 << 20)
-    return {
-        "even, packed to a batch": make(),
-        "even, packed to 2": make(packing=2),
-        "even, packed to 4": make(packing=4),
-        "even, packed to the SLO": make(packing="slo"),
-        "even, first fit over variants": make(policy=first_fit, packing="slo"),
-        "by requests, packed to a batch": make(allocation="proportional", demand=demand),
-        "by requests, first fit over variants": make(
-            allocation="proportional", demand=demand, policy=first_fit, packing="slo"
-        ),
-        "by work, packed to a batch": make(allocation="work", demand=demand),
-        "by work, first fit over variants": make(allocation="work", demand=demand, policy=first_fit, packing="slo"),
-    }
-
-
 def max_lengths(n: int, longest: int = 512) -> tuple[int, ...]:
     """Maximum lengths of n runtimes in steps of longest / n, as in Fig. 11: 2 gives 256 and 512."""
     if not 1 <= n <= longest:

@@ -15,8 +15,8 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from arlo.catalog.manifest import LatencyPoint
-from arlo.workers.emulated.replayed import write_replayed_repository
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
+from benchmarks.replayed import write_replayed_repository
 from tests.fakes.processes import nothing_left
 from tests.fakes.serving import serving
 from tests.integration.gateway.piped import NAME, WISHED, arrays_of, check_cascade_like, request_of, short

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from arlo.catalog.flow import Flow
 from arlo.planning.flows.build import problem
-from arlo.planning.flows.evaluate import evaluate
 from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import Answer, FlowPlan, FlowProblem
-from arlo.planning.flows.routing import Routing, accuracy, by_plan, maf
 from arlo.planning.flows.window import HIGHEST, LOWEST, ON_TIME, Second, on_time
 from benchmarks.papers.loki.planners import PLANNERS, PlannerName, plan_as
+from benchmarks.papers.loki.routing import Routing, accuracy, by_plan, maf
+from tests.fakes.flow_evaluate import evaluate
 from tests.fakes.flows import metered, random_flow
 
 SEEDS = st.integers(0, 10**9)
@@ -74,7 +74,7 @@ def random_problem(seed: int, most_workers: int = 12, most_stages: int = 3) -> F
 @given(SEEDS)
 def test_exact_is_highs(seed: int) -> None:
     pytest.importorskip("highspy")
-    from arlo.planning.flows.highs import HighsFlowSolver
+    from tests.fakes.flow_programs.highs import HighsFlowSolver
 
     asked = random_problem(seed)
     found, checked = EXACT.solve(asked), HighsFlowSolver().solve(asked)
@@ -90,7 +90,7 @@ def test_exact_is_highs(seed: int) -> None:
 def test_exact_is_gurobi(seed: int) -> None:
     pytest.importorskip("gurobipy")
     from arlo.planning.allocation.bounds import SolverMissing
-    from arlo.planning.flows.gurobi import GurobiFlowSolver
+    from tests.fakes.flow_programs.gurobi import GurobiFlowSolver
 
     asked = random_problem(seed)
     try:

@@ -107,11 +107,6 @@ class Front:
             kept.append(i)
         return self.take(kept)
 
-    def hypervolume(self, cost: float) -> float:
-        """Area that the points dominate, of accuracy 0 to 1 and cost 0 to `cost`."""
-        widths = np.diff(np.append(np.minimum(self.cost, cost), cost))
-        return float((self.accuracy * widths).sum())
-
     def _slope(self, a: int, b: int) -> float:
         return float((self.cost[b] - self.cost[a]) / (self.accuracy[b] - self.accuracy[a]))
 

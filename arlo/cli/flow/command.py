@@ -32,9 +32,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     _workers(plan)
     plan.add_argument("--demand", type=float, required=True, metavar="R", help="requests a second")
     plan.add_argument(
-        "--solver", choices=("exact", "highs", "gurobi"), default="exact", help="of its programs (default: exact)"
-    )
-    plan.add_argument(
         "--within",
         type=float,
         default=0.0,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan."""
-    from arlo.planning.flows.planners import make_plan, make_solver
+    from arlo.planning.flows.planners import make_plan
 
     if not 0 <= args.within <= 1:
         raise ConfigError(f"--within must be from 0 to 1, not {args.within}")
@@ -34,7 +34,6 @@ def run(args: argparse.Namespace) -> int:
         outcomes=Outcomes.load(Path(flow.records)).of(flow) if flow.records else None,
         demand=args.demand,
         workers=args.workers,
-        solver=make_solver(args.solver),
         within=args.within,
         window=_window(flow, args) if flow.utilisation == "window" else (),
     )

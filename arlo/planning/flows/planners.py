@@ -1,4 +1,4 @@
-"""The planner of flows, and solvers of its programs by name.
+"""The planner of flows.
 
     plan = make_plan(flow, demand=300, workers=20)
 
@@ -10,37 +10,18 @@ section 4, leaves nothing; benchmarks/papers/loki has its planner as printed).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 
 from arlo.catalog.flow import Flow
 from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.clock import monotonic_s
-from arlo.errors import ConfigError
 from arlo.planning.flows import build
 from arlo.planning.flows.build import Exits, Factors
 from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.exits import settled
-from arlo.planning.flows.gurobi import GurobiFlowSolver
-from arlo.planning.flows.highs import HighsFlowSolver
 from arlo.planning.flows.problem import FlowPlan, FlowProblem, FlowSolver, Step
 from arlo.planning.flows.steps import WHOLE, fewest_workers, most_accurate, overload, slo_below_latency
 from arlo.planning.flows.window import Second, by_window
-
-SOLVERS = ("exact", "highs", "gurobi")
-
-
-def make_solver(name: str) -> FlowSolver:
-    """The solver of a name. ConfigError names the nearest match of an unknown one."""
-    if name == "exact":
-        return ExactFlowSolver()
-    if name == "highs":
-        return HighsFlowSolver()
-    if name == "gurobi":
-        return GurobiFlowSolver()
-    match = difflib.get_close_matches(name, SOLVERS, n=1, cutoff=0.5)
-    hint = f"did you mean {match[0]!r}?" if match else f"known: {', '.join(SOLVERS)}"
-    raise ConfigError(f"there is no solver {name!r} of flows: {hint}")
 
 
 def make_plan(

@@ -125,12 +125,17 @@ def made(rows: int, stages: int, seed: int = 0) -> Table:
     return Table.of(con, right, rng.uniform(0.8, 1.2, (rows, stages)) * 3.0 ** np.arange(stages))
 
 
+def hypervolume(front: Front, cost: float) -> float:
+    """Area that the points dominate, of accuracy 0 to 1 and cost 0 to `cost`."""
+    return float((front.accuracy * np.diff(np.append(np.minimum(front.cost, cost), cost))).sum())
+
+
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_sampling_never_beats_exact(stages: int) -> None:
     table = made(400, stages)
     whole, sampled = exact.search(table), hybridserve.search(table)
     top = float(table.cost.sum(axis=1).mean())
-    assert whole.hypervolume(top) >= sampled.hypervolume(top) - 1e-12
+    assert hypervolume(whole, top) >= hypervolume(sampled, top) - 1e-12
     for a, e in zip(sampled.accuracy, sampled.cost, strict=True):
         assert (whole.cost[whole.accuracy >= a - 1e-12] <= e + 1e-9).any()
-    assert sampled.hypervolume(top) > (0.99 if stages < 4 else 0.97) * whole.hypervolume(top)
+    assert hypervolume(sampled, top) > (0.99 if stages < 4 else 0.97) * hypervolume(whole, top)

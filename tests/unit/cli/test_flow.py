@@ -86,13 +86,6 @@ def test_the_window_of_a_plan_is_a_poisson_process_or_a_trace(
     assert "are known" in short["note"]
 
 
-@pytest.mark.parametrize("solver", ["highs", "gurobi"])
-def test_other_solvers_agree(toy: str, solver: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("highspy" if solver == "highs" else "gurobipy")
-    assert main(["flow", "plan", toy, "--workers", "4", "--demand", "60", "--solver", solver, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(0.78)
-
-
 def test_what_is_odd_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "odd.toml"
     odd = TOY.replace(

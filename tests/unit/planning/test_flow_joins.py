@@ -13,10 +13,10 @@ import pytest
 from arlo.catalog.flow import Flow
 from arlo.catalog.flow_file import parse_flow
 from arlo.errors import ConfigError
-from arlo.planning.flows.evaluate import evaluate
 from arlo.planning.flows.live import FlowTraffic, StageCounts, VariantCounts
 from arlo.simulator.flows import FlowResult, FlowRun, planner_of, run
 from benchmarks.papers.loki.planners import PLANNERS, PlannerName, plan_as
+from tests.fakes.flow_evaluate import evaluate
 
 
 def stage(name: str, *variants: tuple[float, float]) -> str:

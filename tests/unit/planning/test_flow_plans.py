@@ -9,10 +9,10 @@ import pytest
 from arlo.catalog.flow import Flow, FlowEdge, FlowStage
 from arlo.errors import ConfigError
 from arlo.planning.flows.demand import Demand, LiveFactors, ewma, worth
-from arlo.planning.flows.evaluate import evaluate
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 from benchmarks.papers.loki.planners import PlannerName, plan_as
+from tests.fakes.flow_evaluate import evaluate
 from tests.fakes.flows import branches, cascade, metered, toy, variant
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
-from arlo.planning.flows.routing import FRONT, accuracy, by_plan, maf
 from benchmarks.papers.loki.planners import plan_as
+from benchmarks.papers.loki.routing import FRONT, accuracy, by_plan, maf
 from tests.fakes.flows import toy
 
 

@@ -11,13 +11,13 @@ from arlo.catalog.flow import Flow, FlowStage, FlowVariant, table_of_ms
 from arlo.control.reconcile.pipeline import plan_message
 from arlo.planning.flows import build
 from arlo.planning.flows.exact import ExactFlowSolver
-from arlo.planning.flows.highs import HighsFlowSolver
 from arlo.planning.flows.live import FlowTraffic, StageCounts, VariantCounts
 from arlo.planning.flows.numbers import Numbers
 from arlo.planning.flows.problem import FlowPlan
 from arlo.planning.flows.serving import FlowAnswer, FlowPlanner
 from arlo.planning.planner import Plan, PlannerSettings, Seen
 from arlo.planning.traffic.demand import Demand
+from tests.fakes.flow_programs.highs import HighsFlowSolver
 from tests.fakes.flows import cascade, metered, toy
 from tests.fakes.planned_models import SETTINGS, served
 

@@ -13,9 +13,9 @@ from arlo.catalog.flow import Expand, Flow, FlowEdge, FlowStage, FlowVariant, Ro
 from arlo.errors import ConfigError
 from arlo.planning.flows.curve import capacity
 from arlo.planning.flows.planners import make_plan
-from arlo.planning.flows.routing import maf
 from arlo.simulator.flows import FlowResult, FlowRun, Shape, planner_of, run
 from benchmarks.papers.loki.planners import planner_of as loki_of
+from benchmarks.papers.loki.routing import maf
 from tests.fakes.flows import metered
 
 

@@ -28,9 +28,9 @@ from arlo.simulator.profiles import (
     tables,
     wrong,
 )
-from arlo.simulator.profiles.derive import derive, to_json
 from arlo.simulator.profiles.estimated import SCALES, bert_large, large_512_ms
 from arlo.simulator.scenario.scenario import RuntimeModel
+from benchmarks.derive_profiles import derive, to_json
 from benchmarks.figures import fig02_latency
 from tests.fakes.development_data import development_file
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from arlo.planning.allocation.bounds import SolverMissing
-from arlo.planning.flows import program
 from arlo.planning.flows.problem import Answer, FlowProblem
+from tests.fakes.flow_programs import program
 
 
 class HighsFlowSolver:

@@ -1,6 +1,6 @@
 """Makes the package's data file of published tables from a collection of them.
 
-    python -m arlo.simulator.profiles.derive $ARLO_TRACES/latency/bert_tensorrt_demo.csv \\
+    python -m benchmarks.derive_profiles $ARLO_TRACES/latency/bert_tensorrt_demo.csv \\
         > simulator/data/bert_tensorrt_published.json
 """
 
