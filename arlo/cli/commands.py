@@ -41,7 +41,6 @@ COMMANDS = (
     Command("cascade", "arlo.cli.cascade.command", "several models of rising cost as one: record, calibrate, search"),
     Command("accuracy", "arlo.cli.accuracy", "how accurate variants are, row by row, on labelled texts"),
     Command("flow", "arlo.cli.flow.command", "pipelines of models as one: check, plan, report"),
-    Command("export-ensemble", "arlo.cli.flow.export", "a pipeline as models of a plain Triton, to compare"),
     Command("plan", "arlo.cli.plan.command", "how many instances of each runtime a demand needs; what-if questions"),
     Command("trace", "arlo.cli.trace.command", "make a trace, or see what one is like"),
     Command(

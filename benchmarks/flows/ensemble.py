@@ -3,7 +3,7 @@
     python -m benchmarks.flows.ensemble [--seconds 15] [--loads 0.3 0.6] [--pieces 8]
 
 The same engines, one worker (one Triton), the same arrivals: `topic` (whole texts) ends the rows that it is sure of,
-`tags` answers the others in pieces of 32 tokens. `bls` and `ensemble` are what `arlo export-ensemble` writes, with
+`tags` answers the others in pieces of 32 tokens. `bls` and `ensemble` are what `benchmarks.flows.export` writes, with
 --instances calls at a time; Arlo batches what is due first (--batching fill), one batch at a time. Loads are shares of
 what the engines do at all in full batches. CPU is of all processes of a contender but its clients', per root, in which
 the engines only sleep: that of `arlo serve` counts its control plane and its Triton, too.
@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from arlo.catalog.manifest import LatencyPoint
-from arlo.cli.flow.export import export
 from arlo.clock import monotonic_s
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 from benchmarks import harness
 from benchmarks.batches_served import serving
+from benchmarks.flows.export import export
 from benchmarks.plugin import served
 from benchmarks.replayed import write_replayed_repository
 

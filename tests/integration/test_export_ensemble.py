@@ -1,4 +1,4 @@
-"""`arlo export-ensemble`: a flow as a BLS model and as an ensemble on a real Triton; answers as `arlo serve`'s."""
+"""`benchmarks.flows.export`: a flow as a BLS model and as an ensemble on a real Triton; answers as `arlo serve`'s."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from arlo.cli import main
-from arlo.cli.flow.export import export
 from arlo.errors import ConfigError
 from arlo.workers.ports import free_port
 from arlo.workers.triton.alone import LoneTriton
+from benchmarks.flows.export import export, main
 from tests.fakes.flows import EXPORTED as FLOW
 from tests.fakes.flows import EXPORTED_NAME as NAME
 from tests.fakes.processes import nothing_left
@@ -100,10 +99,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     write_stages(tmp_path, apart=True)
     flow, out = tmp_path / "flow.toml", tmp_path / "exported"
     flow.write_text(FLOW)
-    assert main(["export-ensemble", str(flow), "--out", str(out), "--json"]) == 0
+    assert main([str(flow), "--out", str(out)]) == 0
     assert json.loads(capsys.readouterr().out)["variants"] == {"topic": "middle", "tags": "large"}
-    assert main(["export-ensemble", str(flow), "--out", str(out)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="is there already"):
+        export(flow, out)
     for chosen, says in (({"topic": "none"}, "no variant"), ({"other": "small"}, "no stage")):
         with pytest.raises(ConfigError, match=says):
             export(flow, tmp_path / "other", chosen)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
 
-from arlo.cli.flow.export import export
 from arlo.compile.engines.interface import EngineSettings
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.repository.triton_config import config_text, model_code
 from arlo.compile.spec import RuntimeSpec
 from arlo.workers.ports import free_port
 from arlo.workers.triton import alone
+from benchmarks.flows.export import export
 from tests.fakes import tiny_graph
 from tests.fakes.flows import EXPORTED as FLOW
 from tests.integration.gateway.piped import long, short
@@ -97,7 +97,7 @@ def write_tiny(folder: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The two models, and a flow as `arlo export-ensemble` writes it."""
+    """The two models, and a flow as `benchmarks.flows.export` writes it."""
     if not (NUMPY2 / ".stamp").exists():
         pytest.skip("NumPy 2 is not installed: make build/numpy2/.stamp")
     write_stages(tmp_path, apart=True)

@@ -1,7 +1,16 @@
-"""`arlo export-ensemble`: a flow as models of a plain Triton, to set beside the gateway's own way through it.
+"""A flow as models of a plain Triton, to set beside the gateway's own way through it:
+
+    python -m benchmarks.flows.export flow.toml --out exported [--variant topic=minilm2] [--instances 8]
+    arlo triton exported
 
 Two forms of the same flow, one variant of each stage, in one repository: `NAME_bls`, a model of the Python back-end
-that calls the others, and `NAME_ensemble`, a Triton ensemble. Their code is triton_repo/templates/flow.
+that calls the others, and `NAME_ensemble`, a Triton ensemble. Their code is benchmarks/flows/models.
+
+Clients send the ids and the mask of rows, padded to one length, and get the outputs of the flow
+(docs/pipeline-journeys.md): answers, and `row`, the row that each of them is of. Both can do less than the gateway: one
+variant of each stage, no deadlines, no queue that is anybody's but Triton's. An ensemble has no conditions: every row
+goes through every stage, at the one length that fits all, and what a request becomes at a stage is one batch, which
+must not be above its max_batch.
 """
 
 from __future__ import annotations
@@ -16,66 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from arlo.catalog.manifest import Manifest, OutputTensor, Runtime
-from arlo.cli.text import print_json
-from arlo.errors import ConfigError, EnvironmentProblem
+from arlo.errors import ConfigError
 
-DESCRIPTION = """Write a flow as models of a plain Triton, without a gateway: NAME_bls calls the models of the stages
-from Python (business logic scripting), NAME_ensemble is an ensemble. Both give the answers of `arlo serve`,
-and can do less: one variant of each stage, no deadlines, no queue that is anybody's but Triton's. An
-ensemble has no conditions: every row goes through every stage, at the one length that fits all, and what a
-request becomes at a stage is one batch, which must not be above its max_batch."""
-
-EPILOG = """examples:
-  arlo export-ensemble flow.toml --out exported
-  arlo export-ensemble flow.toml --out exported --variant topic=minilm2 --instances 8
-  arlo triton exported                                            serve what was written
-
-Clients send the ids and the mask of rows, padded to one length, and get the outputs of the flow
-(docs/pipeline-journeys.md): answers, and `row`, the row that each of them is of."""
-
+MODELS = Path(__file__).with_name("models")
 Tensor = tuple[str, str, list[int]]  # name, type, dimensions without the first
 NUMPY = {"FP16": "float16", "FP32": "float32", "FP64": "float64", "INT32": "int32", "INT64": "int64", "BOOL": "bool"}
-
-
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add `export-ensemble`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "export-ensemble", help="a flow as models of a plain Triton", description=DESCRIPTION, epilog=EPILOG
-    )
-    parser.add_argument("flow", type=Path, metavar="FLOW", help="a flow file, every variant with a repository")
-    parser.add_argument("--out", type=Path, required=True, metavar="REPO", help="a folder that is made")
-    parser.add_argument(
-        "--variant",
-        action="append",
-        default=[],
-        metavar="STAGE=NAME",
-        help="which variant of a stage (default: the most accurate one)",
-    )
-    parser.add_argument(
-        "--instances", type=int, default=4, metavar="N", help="of the Python models: calls at a time (default: 4)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
-
-
-def run(args: argparse.Namespace) -> int:
-    """Write the repository."""
-    if not 1 <= args.instances <= 64:
-        raise ConfigError(f"--instances must be from 1 to 64, not {args.instances}")
-    chosen = {}
-    for text in args.variant:
-        stage, equals, variant = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--variant must be STAGE=NAME, not {text!r}")
-        chosen[stage] = variant
-    made = export(args.flow, args.out, chosen, instances=args.instances)
-    if args.json:
-        print_json(made)
-        return 0
-    print(f"written to {args.out}: {made['bls']} and {made['ensemble']}")
-    for stage, variant in made["variants"].items():
-        print(f"  {stage}: {variant}")
-    return 0
 
 
 def export(path: Path, out: Path, chosen: Mapping[str, str] | None = None, *, instances: int = 4) -> dict[str, Any]:
@@ -280,10 +234,10 @@ class _Repository:
     def _python(
         self, name: str, code: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], flow: dict[str, Any]
     ) -> None:
-        folder, templates = self.out / name, _templates()
+        folder, templates = self.out / name, MODELS
         (folder / "1").mkdir(parents=True)
         shutil.copyfile(templates / f"{code}.py", folder / "1" / "model.py")
-        for shared in (templates / "rows.py", templates.parent / "tensors.py"):
+        for shared in (templates / "rows.py", templates / "tensors.py"):
             shutil.copyfile(shared, folder / "1" / shared.name)
         text = _head(name, 'backend: "python"', inputs, outputs)
         text += f"instance_group [ {{ count: {self.instances} kind: KIND_CPU }} ]\n"
@@ -313,18 +267,26 @@ def _head(name: str, kind: str, inputs: Sequence[Tensor], outputs: Sequence[Tens
     )
 
 
-def _templates() -> Path:
-    import arlo
-
-    here = Path(arlo.__file__).resolve().parent
-    for folder in (here / "templates" / "flow", here.parent / "triton_repo" / "templates" / "flow"):
-        if (folder / "rows.py").is_file():
-            return folder
-    raise EnvironmentProblem(f"the model code of flows is missing beside {here}: install Arlo again")
-
-
 def _linked(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the repository."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("flow", type=Path, help="a flow file, every variant with a repository")
+    add("--out", type=Path, required=True, metavar="REPO", help="a folder that is made")
+    add("--variant", action="append", default=[], metavar="STAGE=NAME", help="of a stage (default: the most accurate)")
+    add("--instances", type=int, default=4, metavar="N", help="of the Python models: calls at a time (default: 4)")
+    args = parser.parse_args(argv)
+    chosen = dict(text.split("=", 1) for text in args.variant)
+    print(json.dumps(export(args.flow, args.out, chosen, instances=args.instances)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

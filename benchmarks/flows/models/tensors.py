@@ -1,0 +1,1 @@
+../../../triton_repo/templates/tensors.py
