@@ -35,7 +35,7 @@ def gzip_bomb(hit: Hit) -> None:
                 stream = offender.stream()
                 offender.say(offender.headers_of(stream, block))
                 _feed_all(hit, offender, stream, body)
-                if not offender.answered(stream, LINGER_S):
+                if not offender.answered(stream, 10 * LINGER_S):
                     break
         if not hit.goes_on():
             return
@@ -62,7 +62,7 @@ def huge_message_declared(hit: Hit) -> None:
             stream = offender.stream()
             offender.say(offender.headers_of(stream, block))
             _feed_all(hit, offender, stream, message(PIECE, size=(1 << 32) - 1) + PIECE * hit.count(100))
-            offender.answered(stream, LINGER_S)
+            offender.answered(stream, 10 * LINGER_S)
         if not hit.goes_on():
             return
 
