@@ -66,10 +66,11 @@ class Folder:
 def read_folder(root: Path) -> Folder:
     """Read modules.json and what it names. ConfigError for what cannot be served as the folder says."""
     settings = root / "config_sentence_transformers.json"
-    folder = Folder(root=root, transformer=root, saved=read_object(settings) if settings.is_file() else {})
-    if not (root / "modules.json").is_file():
+    folder = Folder(root=root, transformer=root)
+    if not (root / "modules.json").is_file():  # then the libraries do not look at the settings either
         return _with_limit(folder)
-    folder = dataclasses.replace(folder, found=True, pooling=())
+    saved = read_object(settings) if settings.is_file() else {}
+    folder = dataclasses.replace(folder, found=True, pooling=(), saved=saved)
     listed = read_json(root / "modules.json", "it cannot be read")
     for module in listed if isinstance(listed, list) else [None]:
         if not isinstance(module, dict) or not isinstance(module.get("type"), str):
@@ -267,7 +268,7 @@ def _refuse_hidden_prompts(folder: Folder) -> None:
     """Workers are not told which tokens are the prompt's, so none can be left out of the pooling."""
     for module in read_json(folder.root / "modules.json", ""):
         path = folder.root / str(module.get("path", "")) / "config.json"
-        if module["type"].endswith(".Pooling") and read_object(path).get("include_prompt") is False:
+        if module["type"].endswith(".Pooling") and not read_object(path).get("include_prompt", True):
             raise ConfigError(
                 f"{path}: include_prompt = false cannot be served with prompts: remove the prompts from "
                 "config_sentence_transformers.json, or use a model that pools them too"

@@ -54,7 +54,12 @@ def test_as_the_folder_says(
 
 def test_what_sentence_transformers_saved_of_the_model_goes_first(tmp_path: Path) -> None:
     saved = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid"}
-    model = _read(_shell(tmp_path, 1, TANH, saved))
+    folder = _shell(tmp_path, 1, TANH, saved)
+    model = _read(folder)
+    assert (model.label_activation, model.score_activation) == ("tanh", "tanh"), "nobody reads it without modules.json"
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+    (folder / "modules.json").write_text(json.dumps([module]))
+    model = _read(folder)
     assert (model.label_activation, model.score_activation) == ("sigmoid", "sigmoid")
 
 

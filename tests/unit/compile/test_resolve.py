@@ -230,8 +230,10 @@ def test_modules_that_cannot_be_compiled_are_refused(tmp_path: Path) -> None:
     modules(folder, "Transformer", "Pooling", pooling={"include_prompt": False})
     assert read(folder).pooling == ("mean",)  # nothing goes before a text
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "query: "}}')
-    with pytest.raises(ConfigError, match="include_prompt"):
-        read(folder)
+    for wrong in (False, 0, None):
+        modules(folder, "Transformer", "Pooling", pooling={"include_prompt": wrong})
+        with pytest.raises(ConfigError, match="include_prompt"):
+            read(folder)
 
 
 def test_prompts_are_those_of_sentence_transformers(tmp_path: Path) -> None:
