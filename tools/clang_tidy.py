@@ -113,7 +113,7 @@ class Tidy:
         for path, command in sorted(self._commands.items()):
             stamp = self._stamp(path)
             if not stamp.exists() or stamp.read_text() != self._key(path):
-                program = path if path.stem.endswith("_bench") else path.parent  # has a main of its own
+                program = path if path.stem.endswith("_bench") else path.parent  # each has its own main
                 alike[program, command.partition(" -o ")[0]].append(path)
         found = []
         for paths in alike.values():

@@ -16,12 +16,10 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from arlo.catalog.flow import Flow
-from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.clock import monotonic_s
 from arlo.planning.flows import build
 from arlo.planning.flows.build import Exits, Factors
 from arlo.planning.flows.exact import ExactFlowSolver
-from arlo.planning.flows.exits import settled
 from arlo.planning.flows.live import Traffic
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan, FlowProblem, FlowSolver
@@ -49,7 +47,6 @@ def plan_as(
     solver: FlowSolver | None = None,
     factors: Factors | None = None,
     exits: Exits | None = None,
-    outcomes: RowOutcomes | None = None,
     before: FlowPlan | None = None,
     stage_demand: Sequence[float] | None = None,
 ) -> FlowPlan:
@@ -64,35 +61,29 @@ def plan_as(
             solver=solver,
             factors=factors,
             exits=exits,
-            outcomes=outcomes,
             before=before,
         )
     began_s = monotonic_s()
     solver = solver or ExactFlowSolver()
 
-    def make(flow: Flow, outcomes: RowOutcomes | None) -> FlowPlan:
-        def program(best_only: bool = False) -> FlowProblem:
-            return build.problem(
-                flow,
-                demand=demand,
-                workers=workers,
-                utilisation=1.0,
-                variants=best_variants(flow) if best_only else None,
-                factors=factors,
-                exits=exits,
-                outcomes=outcomes,
-                single_batch=True,
-            )
+    def program(best_only: bool = False) -> FlowProblem:
+        return build.problem(
+            flow,
+            demand=demand,
+            workers=workers,
+            utilisation=1.0,
+            variants=best_variants(flow) if best_only else None,
+            factors=factors,
+            exits=exits,
+            single_batch=True,
+        )
 
-        if planner == "loki":
-            return _loki(flow, program(best_only=True), program(), solver)
-        if planner == "inferline":
-            return _inferline(flow, program(best_only=True), solver)
-        return proteus(flow, program(), solver, stage_demand)
-
-    follows = any(edge.when.follows for edge in flow.edges)
-    asked = outcomes is not None and not (factors or exits) and follows
-    found = settled(flow, outcomes, make) if asked and outcomes is not None else make(flow, outcomes)
+    if planner == "loki":
+        found = _loki(flow, program(best_only=True), program(), solver)
+    elif planner == "inferline":
+        found = _inferline(flow, program(best_only=True), solver)
+    else:
+        found = proteus(flow, program(), solver, stage_demand)
     return dataclasses.replace(found, solve_s=monotonic_s() - began_s)
 
 

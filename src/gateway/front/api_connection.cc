@@ -27,7 +27,7 @@ constexpr std::size_t kRead = 16 << 10;
 constexpr std::size_t kAhead = 16 << 10;     // bytes that are read of requests behind the one that is answered
 constexpr TimeNs kStall = 1'000'000'000;     // without progress, of whoever holds memory that others need
 constexpr std::size_t kWindow = 64 << 10;    // bytes of an answer that a client takes in the time of a body
-constexpr TimeNs kPatience = 1000 * kMs;     // for a client to close
+constexpr TimeNs kClosingWait = 1000 * kMs;  // for a client to close
 constexpr std::size_t kLargeBody = 1 << 20;  // bytes
 constexpr std::size_t kSwells = 16;  // what a packed body may grow to, times its size, and is likely not to exceed
 constexpr std::size_t kLongestId = 128;
@@ -548,7 +548,7 @@ void ApiConnection::write() {
     in_ = {};
     account();
     stream_.end_writing();
-    wait(State::kClosing, kPatience);
+    wait(State::kClosing, kClosingWait);
     return;
   }
   out_ = {};

@@ -124,7 +124,7 @@ async def test_a_signal_lets_requests_finish_and_refuses_new_ones(
         await until(lambda: get(gateway, "/readyz")[0] == 503, "not ready any more", timeout_s=0.4)
         assert get(gateway, "/livez")[0] == 200
         code = grpc.StatusCode.OK
-        while code == grpc.StatusCode.OK:  # the port closes a moment after /readyz says so
+        while code == grpc.StatusCode.OK:  # the port closes after /readyz has said so
             code = await answered_on_a_new_connection(gateway.grpc)
         assert code == grpc.StatusCode.UNAVAILABLE
         for answer, each in zip(await asyncio.gather(*calls), sent, strict=True):

@@ -56,7 +56,9 @@ def test_what_sentence_transformers_saved_of_the_model_goes_first(tmp_path: Path
     saved = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid"}
     folder = _shell(tmp_path, 1, TANH, saved)
     model = _read(folder)
-    assert (model.label_activation, model.score_activation) == ("tanh", "tanh"), "nobody reads it without modules.json"
+    assert (model.label_activation, model.score_activation) == ("tanh", "tanh"), (
+        "CrossEncoder reads the file with modules.json alone"
+    )
     module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
     (folder / "modules.json").write_text(json.dumps([module]))
     model = _read(folder)
