@@ -98,6 +98,11 @@ TEST(HttpApi, JsonIsReadAsTheLibraryDoes) {
   EXPECT_EQ(read_json("[[1]]", 2, &made), JsonRead::kOk);
   EXPECT_EQ(read_json("[[[1]]]", 2, &made), JsonRead::kTooDeep);
   EXPECT_EQ(read_json(std::string_view("1\0", 2), 2, &made), JsonRead::kWrong);
+  for (const std::string_view small : {"{}", "[]", "\"\"", "{\"\":0}"}) {
+    std::string list = "[";
+    for (int i = 0; i < 2'000'000; ++i) list.append(i == 0 ? "" : ",").append(small);
+    EXPECT_EQ(read_json(list + "]", 3, &made), JsonRead::kTooMany) << small;
+  }
 }
 
 TEST(HttpApi, NumbersAreReadBackAsTheyWere) {

@@ -390,6 +390,7 @@ MaybeFault ApiConnection::read_deadline() {
 
 void ApiConnection::begin_call() {
   dialect_ = request_->dialect();
+  called_ = request_->body.size();  // opened, if it came packed
   if (const auto job = request_->wanted()) {
     account();
     const TimeNs deadline = deadline_ == kNever ? now_ns() + request_->patience() : deadline_;
@@ -405,7 +406,7 @@ void ApiConnection::begin_call() {
   }
   if (request_->answered()) return answer(200, std::move(request_->own()));
   auto bytes = std::move(request_->call());
-  called_ = request_->body.size() + bytes.size();
+  called_ += bytes.size();
   account();
   // From here on it is a call as any other: counted, dispatched, answered by send() and finish().
   fault_ = {};
@@ -466,7 +467,7 @@ void ApiConnection::refuse(const Fault& fault) {
 
 void ApiConnection::refuse_and_close(int status, const std::string& why) {
   last_ = true;
-  const Dialect dialect = dialect_of(target_of(in_));
+  const Dialect dialect = dialect_of(state_ == State::kBody ? std::string_view(path_) : target_of(in_));
   in_.clear();
   const Code code = status >= 500 ? Code::kUnavailable : Code::kInvalidArgument;
   ApiAnswer said{write_fault(dialect, {code, why}, request_id_)};

@@ -40,6 +40,7 @@ std::string quoted_json(const std::string& text) { return dumped(json(text)); }
 MaybeFault parse_object(std::string_view text, json* out) {
   const auto read = read_json(text, kDeepest, out);
   if (read == JsonRead::kTooDeep) return unreadable("the body is not JSON of this API: it nests too deep");
+  if (read == JsonRead::kTooMany) return unreadable("the body has too many values: send fewer rows at a time");
   if (read != JsonRead::kOk) return unreadable("the body is not JSON in UTF-8");
   if (!out->is_object()) return invalid("the body is no JSON object");
   return {};
@@ -95,11 +96,12 @@ std::size_t count_characters_of(const std::vector<std::string>& texts) {
 
 MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
   if (out->truncate.empty()) out->truncate = cut ? "CUT" : "NONE";
-  const json* side = field_of(body, "truncation_direction");
-  if (side == nullptr) side = field_of(body, "truncation_side");
+  const char* side_field = "truncation_direction";
+  if (field_of(body, side_field) == nullptr) side_field = "truncation_side";
+  const json* side = field_of(body, side_field);
   const bool left = side != nullptr && (*side == "left" || *side == "Left");
   if (side != nullptr && !left && *side != "right" && *side != "Right") {
-    return invalid("truncation_direction must be left or right");
+    return invalid(std::string(side_field) + " must be left or right");
   }
   if (const json* found = field_of(body, "truncate")) {
     const bool named = found->is_string();

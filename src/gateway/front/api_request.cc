@@ -46,6 +46,7 @@ MaybeFault ApiRequest::find(const DataService& service) {
                      .path_version = parts.size() < 2 ? std::string_view() : parts[1],
                      .now_s = static_cast<std::int64_t>(unix_ms() / 1000),
                      .infinity = infinity,
+                     .most_rows = service.max_rows(),
                      .auto_truncate = service.auto_truncate()};
   if (auto fault = task->read(from)) return fault;
   std::string name = task->model().empty() ? query_model : task->model();

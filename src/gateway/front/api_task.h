@@ -28,8 +28,9 @@ struct ApiBody {
   std::string_view query_model = {};  // ?model=, where there is no body
   std::string_view path_model = {};   // that the path names, and its version
   std::string_view path_version = {};
-  std::int64_t now_s = 0;      // since 1970, for answers that say when they were made
-  bool infinity = false;       // the client speaks infinity's API
+  std::int64_t now_s = 0;            // since 1970, for answers that say when they were made
+  bool infinity = false;             // the client speaks infinity's API
+  std::size_t most_rows = SIZE_MAX;  // that are taken in one request
   bool auto_truncate = false;  // texts that are too long are cut, where the body does not say what becomes of them
 };
 

@@ -133,12 +133,12 @@ class CohereEmbed final : public Vectors {
     for (const auto& type : *types) {
       if (!type.is_string()) return invalid("embedding_types: it is a list of texts, and one of them is none");
       const auto& name = type.get_ref<const std::string&>();
-      Type& wanted = types_.emplace_back();
-      wanted.base64 = name == "base64";
-      if (wanted.base64) continue;
-      if (auto fault = read_kind("embedding_types", name, &wanted.kind)) return fault;
+      Type wanted{.base64 = name == "base64"};
+      if (!wanted.base64) {
+        if (auto fault = read_kind("embedding_types", name, &wanted.kind)) return fault;
+      }
+      if (std::ranges::find(types_, wanted) == types_.end()) types_.push_back(wanted);
     }
-    if (types_.size() > kMostTypes) return invalid("embedding_types: there are too many");
     return {};
   }
 
@@ -176,6 +176,7 @@ class CohereEmbed final : public Vectors {
   struct Type {
     VectorKind kind = VectorKind::kFloat;
     bool base64 = false;
+    bool operator==(const Type&) const = default;
   };
   // [{"content": [{"type": "text", "text": "..."}, ...]}, ...]: a vector of each, its texts as lines of one.
   MaybeFault read_blocks(const json& from) {
@@ -200,7 +201,6 @@ class CohereEmbed final : public Vectors {
   }
 
   static constexpr const char* kNames[] = {"float", "ubinary", "binary"};
-  static constexpr std::size_t kMostTypes = 4;
 
   const int api_;
   std::vector<Type> types_{Type{}};

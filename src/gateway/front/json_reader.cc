@@ -26,6 +26,12 @@ constexpr std::array<bool, 256> stops() {
 }
 constexpr auto kStops = stops();
 
+// What values take, in those of a number (16 bytes), and how much of that one text may ask for: 128 MiB.
+constexpr std::size_t kOfText = 4;
+constexpr std::size_t kOfList = 6;
+constexpr std::size_t kOfField = 6;
+constexpr std::size_t kMostTaken = 8 << 20;
+
 // Whether one of eight bytes is above 0x7f, below 0x20, '"' or '\'.
 bool odd_one_in(std::uint64_t eight) {
   constexpr std::uint64_t kOnes = ~std::uint64_t{0} / 255;
@@ -44,6 +50,7 @@ class Reader {
     if (left() >= 3 && std::memcmp(at_, "\xef\xbb\xbf", 3) == 0) at_ += 3;
     const bool good = value(out, 0);
     skip();
+    if (taken_ > kMostTaken) return JsonRead::kTooMany;
     return too_deep_ ? JsonRead::kTooDeep : good && at_ == end_ ? JsonRead::kOk : JsonRead::kWrong;
   }
 
@@ -63,9 +70,11 @@ class Reader {
     return true;
   }
 
+  bool room_for(std::size_t more) { return (taken_ += more) <= kMostTaken; }
+
   bool value(json* out, std::size_t depth) {
     skip();
-    if (at_ == end_) return false;
+    if (at_ == end_ || !room_for(1)) return false;
     switch (*at_) {
       case '{':
         return object(out, depth + 1);
@@ -73,7 +82,7 @@ class Reader {
         return array(out, depth + 1);
       case '"': {
         std::string text;
-        if (!string(&text)) return false;
+        if (!room_for(kOfText) || !string(&text)) return false;
         *out = std::move(text);
         return true;
       }
@@ -92,7 +101,7 @@ class Reader {
   }
 
   bool object(json* out, std::size_t depth) {
-    if ((too_deep_ = depth > deepest_)) return false;
+    if ((too_deep_ = depth > deepest_) || !room_for(kOfList)) return false;
     *out = json::object();
     auto& fields = out->get_ref<json::object_t&>();
     ++at_;
@@ -101,7 +110,7 @@ class Reader {
     for (;;) {
       skip();
       std::string key;
-      if (at_ == end_ || *at_ != '"' || !string(&key)) return false;
+      if (at_ == end_ || *at_ != '"' || !room_for(kOfField) || !string(&key)) return false;
       skip();
       if (!take(':') || !value(&fields[std::move(key)], depth)) return false;
       skip();
@@ -111,7 +120,7 @@ class Reader {
   }
 
   bool array(json* out, std::size_t depth) {
-    if ((too_deep_ = depth > deepest_)) return false;
+    if ((too_deep_ = depth > deepest_) || !room_for(kOfList)) return false;
     *out = json::array();
     auto& items = out->get_ref<json::array_t&>();
     ++at_;
@@ -242,6 +251,7 @@ class Reader {
   const char* const end_;
   const std::size_t deepest_;
   bool too_deep_ = false;
+  std::size_t taken_ = 0;
 };
 
 }  // namespace

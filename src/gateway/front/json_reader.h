@@ -8,10 +8,10 @@
 
 namespace arlo::gateway {
 
-enum class JsonRead { kOk, kWrong, kTooDeep };
+enum class JsonRead { kOk, kWrong, kTooDeep, kTooMany };
 
 // One value in UTF-8, with nothing but white space around it, of arrays and objects in at most `deepest` others. Of
-// equal keys the last one counts.
+// equal keys the last one counts. Values of two or three bytes each take forty times that: their memory has a bound.
 JsonRead read_json(std::string_view text, std::size_t deepest, nlohmann::json* out);
 
 }  // namespace arlo::gateway

@@ -1,5 +1,6 @@
 #include "gateway/front/own_task.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -91,6 +92,7 @@ class Vertex final : public ApiTask {
     const auto instances = body.find("instances");
     if (instances == body.end() || !instances->is_array()) return invalid("instances must be a list");
     if (instances->empty()) return nothing_in("instances is empty");
+    if (auto fault = check_rows(instances->size(), from.most_rows)) return fault;
     if (auto fault = read_text(body, "model", &model_)) return fault;
     for (const auto& instance : *instances) {
       if (!instance.is_object()) return invalid("instances: each is an object, as POST / takes it");
@@ -98,6 +100,9 @@ class Vertex final : public ApiTask {
       ApiBody each = from;
       each.bytes = bytes;
       if (auto fault = tasks_.emplace_back(make_tei_own())->read(each)) return fault;
+      if (tasks_.back()->dialect() != dialect_) {
+        return invalid("instances: texts to be ranked stand in texts, and not in documents");
+      }
       const auto& model = tasks_.back()->model();
       if (model_.empty()) model_ = model;
       if (!model.empty() && model != model_) return invalid("instances: all ask one model");
@@ -108,23 +113,40 @@ class Vertex final : public ApiTask {
   [[nodiscard]] bool fits(const ModelSpec& model) const override { return tasks_.front()->fits(model); }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
-    if (auto fault = check_rows(tasks_.size(), most_rows)) return fault;
     rows_.clear();
     std::size_t rows = 0;
     std::size_t bytes = 0;
+    std::int64_t width = 0;  // of rows of token ids
+    std::vector<inference::ModelInferRequest> asked(tasks_.size());
     for (waits_ = 0; waits_ < tasks_.size(); ++waits_) {
-      inference::ModelInferRequest one;
+      auto& one = asked[waits_];
       if (auto fault = tasks_[waits_]->ask(model, most_rows, &one)) return fault;
-      rows_.push_back(static_cast<std::size_t>(one.inputs(0).shape(0)));
-      rows += rows_.back();
-      if (auto fault = check_rows(rows, most_rows)) return fault;
-      for (const auto& raw : one.raw_input_contents()) bytes += raw.size();
-      if (auto fault = check_made(bytes)) return fault;
-      if (waits_ == 0) {
-        out->Swap(&one);
-      } else if (!join(one, out)) {
+      if (!alike(one, asked.front())) {
         return invalid("instances: they differ in more than their texts; send them in requests of their own");
       }
+      const auto& input = one.inputs(0);
+      rows_.push_back(static_cast<std::size_t>(input.shape(0)));
+      rows += rows_.back();
+      if (auto fault = check_rows(rows, most_rows)) return fault;
+      if (input.shape_size() == 2) {
+        if (waits_ != 0 && width != input.shape(1) && model.mask < 0) {
+          return invalid("instances: model '" + model.name +
+                         "' has no attention mask, so all token ids must be of one length");
+        }
+        width = std::max(width, input.shape(1));
+      }
+      for (const auto& raw : one.raw_input_contents()) bytes += raw.size();
+      if (auto fault = check_made(bytes)) return fault;
+    }
+    if (auto fault = check_made(rows * static_cast<std::size_t>(width) * sizeof(std::int64_t))) return fault;
+    out->Swap(&asked.front());
+    for (int i = 0; i < out->inputs_size(); ++i) {
+      widen(width, out->mutable_inputs(i), out->mutable_raw_input_contents(i));
+      for (std::size_t k = 1; k < asked.size(); ++k) {
+        widen(width, asked[k].mutable_inputs(i), asked[k].mutable_raw_input_contents(i));
+        out->mutable_raw_input_contents(i)->append(asked[k].raw_input_contents(i));
+      }
+      out->mutable_inputs(i)->set_shape(0, static_cast<std::int64_t>(rows));
     }
     return {};
   }
@@ -159,25 +181,30 @@ class Vertex final : public ApiTask {
   }
 
  private:
-  // False: they ask for different things.
-  static bool join(const inference::ModelInferRequest& one, inference::ModelInferRequest* out) {
-    if (one.inputs_size() != out->inputs_size() || one.outputs(0).name() != out->outputs(0).name() ||
-        one.parameters_size() != out->parameters_size()) {
-      return false;
-    }
-    for (const auto& [key, value] : one.parameters()) {
-      const auto found = out->parameters().find(key);
-      if (found == out->parameters().end() || found->second.string_param() != value.string_param()) return false;
-    }
-    for (int i = 0; i < one.inputs_size(); ++i) {
-      const auto& from = one.inputs(i);
-      auto* to = out->mutable_inputs(i);
-      if (from.name() != to->name() || from.shape_size() != to->shape_size()) return false;
-      if (from.shape_size() == 2 && from.shape(1) != to->shape(1)) return false;
-      to->set_shape(0, to->shape(0) + from.shape(0));
-      out->mutable_raw_input_contents(i)->append(one.raw_input_contents(i));
-    }
-    return true;
+  // They ask for the same of their rows.
+  static bool alike(const inference::ModelInferRequest& one, const inference::ModelInferRequest& other) {
+    return one.outputs(0).name() == other.outputs(0).name() && one.parameters_size() == other.parameters_size() &&
+           std::ranges::all_of(one.parameters(),
+                               [&](const auto& each) {
+                                 const auto found = other.parameters().find(each.first);
+                                 return found != other.parameters().end() &&
+                                        found->second.SerializeAsString() == each.second.SerializeAsString();
+                               }) &&
+           std::ranges::equal(one.inputs(), other.inputs(), [](const auto& mine, const auto& theirs) {
+             return mine.name() == theirs.name() && mine.shape_size() == theirs.shape_size();
+           });
+  }
+
+  // Rows of token ids, filled up with zeros, as their mask is.
+  static void widen(std::int64_t width, inference::ModelInferRequest::InferInputTensor* tensor, std::string* raw) {
+    if (tensor->shape_size() != 2 || tensor->shape(1) == width) return;
+    const auto rows = static_cast<std::size_t>(tensor->shape(0));
+    const std::size_t have = raw->size() / rows;
+    const std::size_t want = have / static_cast<std::size_t>(tensor->shape(1)) * static_cast<std::size_t>(width);
+    std::string wide(rows * want, '\0');
+    for (std::size_t row = 0; row < rows; ++row) std::copy_n(raw->data() + row * have, have, wide.data() + row * want);
+    *raw = std::move(wide);
+    tensor->set_shape(1, width);
   }
 
   std::vector<std::unique_ptr<ApiTask>> tasks_;

@@ -8,6 +8,11 @@
 namespace arlo::gateway {
 namespace {
 
+// Tokens of a row.
+std::int64_t longest_of(const ModelSpec& model, const TextWishes& wishes) {
+  return wishes.most_tokens == 0 ? model.longest : std::min<std::int64_t>(model.longest, wishes.most_tokens);
+}
+
 constexpr std::size_t kOverlap = 8;  // a window repeats one part in so many of the one before
 
 void add_tensor(const InputSpec& spec, const TokenRows& rows, std::size_t width, bool mask,
@@ -51,8 +56,7 @@ MaybeFault tokenize(const ModelSpec& model, std::string_view prompt, const std::
   if (auto fault = check_text(model)) return fault;
   const bool may_cut = wishes.truncate == "START" || wishes.truncate == "END" || wishes.truncate == "CUT";
   const bool left = wishes.truncate == "START" || (wishes.truncate == "CUT" && model.text->tokenizer.cuts_left());
-  const auto longest =
-      wishes.most_tokens == 0 ? model.longest : std::min<std::int64_t>(model.longest, wishes.most_tokens);
+  const auto longest = longest_of(model, wishes);
   const text::Limits limits{
       .most_tokens = static_cast<std::size_t>(longest), .keep_end = left, .add_special = wishes.special};
   std::vector<text::Encoding> made;
@@ -60,7 +64,9 @@ MaybeFault tokenize(const ModelSpec& model, std::string_view prompt, const std::
   for (const auto& encoding : made) {
     if (encoding.cut && !may_cut) {
       return invalid("row " + std::to_string(out->size()) + ": the text has more than the " + std::to_string(longest) +
-                     " tokens that model '" + model.name + "' takes; shorten it, or set truncate");
+                     " tokens that " +
+                     (longest < model.longest ? "the request allows" : "model '" + model.name + "' takes") +
+                     "; shorten it, or set truncate");
     }
     if (encoding.ids.empty()) return invalid("row " + std::to_string(out->size()) + ": the text has no tokens");
     out->emplace_back(encoding.ids.begin(), encoding.ids.end());
@@ -69,17 +75,21 @@ MaybeFault tokenize(const ModelSpec& model, std::string_view prompt, const std::
 }
 
 MaybeFault tokenize_whole(const ModelSpec& model, std::string_view prompt, const std::vector<std::string>& texts,
-                          std::size_t most_rows, text::Job* job, TokenRows* out, std::vector<std::size_t>* pieces) {
+                          const TextWishes& wishes, std::size_t most_rows, text::Job* job, TokenRows* out,
+                          std::vector<std::size_t>* pieces) {
   if (auto fault = check_text(model)) return fault;
-  const auto longest = static_cast<std::size_t>(model.longest);
+  const auto longest = static_cast<std::size_t>(longest_of(model, wishes));
   // Above this there would be more windows than are taken, so no more needs to be made of a text.
   const text::Limits all{.most_tokens = most_rows * longest, .add_special = false};
   std::vector<text::Encoding> made;
   if (auto fault = encode_behind(*model.text, prompt, texts, all, job, &made)) return fault;
   const bool here = model.text->elsewhere == nullptr;
   const auto& tokenizer = model.text->tokenizer;
-  const auto special = here ? tokenizer.special_tokens(false) : job->before.size() + job->behind.size();
-  if (longest < special + 2) return invalid("truncate CHUNK: model '" + model.name + "' has no room for it");
+  const auto framing = here ? tokenizer.special_tokens(false) : job->before.size() + job->behind.size();
+  const auto special = wishes.special ? framing : 0;
+  if (longest < special + 2) {
+    return invalid("truncate CHUNK: " + std::to_string(longest) + " tokens have no room for a piece of text");
+  }
   const std::size_t room = longest - special;
   const std::size_t step = room - std::max<std::size_t>(1, room / kOverlap);
   text::Ids wrapped;
@@ -90,7 +100,9 @@ MaybeFault tokenize_whole(const ModelSpec& model, std::string_view prompt, const
       wrapped.clear();
       const auto* const ids = encoding.ids.data() + from;
       const auto count_here = std::min(room, have - from);
-      if (here) {
+      if (!wishes.special) {
+        wrapped.assign(ids, ids + count_here);
+      } else if (here) {
         tokenizer.wrap(ids, count_here, wrapped);
       } else {
         wrapped = job->before;

@@ -25,10 +25,11 @@ MaybeFault encode_behind(const TextSpec& spec, std::string_view prompt, const st
 MaybeFault tokenize(const ModelSpec& model, std::string_view prompt, const std::vector<std::string>& texts,
                     const TextWishes& wishes, text::Job* job, TokenRows* out);
 
-// Each text whole, in as many rows as it takes: windows of what the model takes, each with the last eighth of the one
-// before. `pieces`: how many rows each text has. INVALID_ARGUMENT: above `most_rows`.
+// Each text whole, in as many rows as it takes: windows of what the model takes, or of what `wishes` allow, each with
+// the last eighth of the one before. `pieces`: how many rows each text has. INVALID_ARGUMENT: above `most_rows`.
 MaybeFault tokenize_whole(const ModelSpec& model, std::string_view prompt, const std::vector<std::string>& texts,
-                          std::size_t most_rows, text::Job* job, TokenRows* out, std::vector<std::size_t>* pieces);
+                          const TextWishes& wishes, std::size_t most_rows, text::Job* job, TokenRows* out,
+                          std::vector<std::size_t>* pieces);
 
 // The tensors of ids and mask. INVALID_ARGUMENT: a row has more tokens than the model takes (all are as wide as the
 // widest, so that few bytes could ask for very many), or it is not the model's.

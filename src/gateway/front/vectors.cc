@@ -99,7 +99,8 @@ MaybeFault Vectors::ask(const ModelSpec& model, std::size_t most_rows, inference
   std::string_view prompt;
   if (auto fault = find_prompt(model, wishes_.prompt, wishes_.input_type, &prompt)) return fault;
   if (inputs_.ids.empty() && wishes_.truncate == "CHUNK") {
-    if (auto fault = tokenize_whole(model, prompt, inputs_.texts, most_rows, job_.get(), &inputs_.ids, &pieces_))
+    if (auto fault =
+            tokenize_whole(model, prompt, inputs_.texts, wishes_, most_rows, job_.get(), &inputs_.ids, &pieces_))
       return fault;
     for (const auto& row : inputs_.ids) weights_.push_back(static_cast<double>(row.size()));
   } else if (inputs_.ids.empty() && wishes_.own_tokens()) {

@@ -145,6 +145,10 @@ async def test_tokens_that_are_asked_for(http: httpx.AsyncClient, known: Tokeniz
         http, "/embed", inputs=TEXTS[2], truncate_prompt_tokens=4, truncation_side="left", normalize=False
     )
     assert left[0][0] == sum([ids[0], *ids[-3:]])
+    assert "truncation_side must be" in await refusal(http, "/embed", inputs="a", truncation_side="up")
+    assert "the 4 tokens that the request allows" in await refusal(
+        http, "/v2/embed", texts=TEXTS[2:], max_tokens=4, truncate="NONE"
+    )
     all_of_it = await post(http, "/embed", inputs="word " * 600, truncate_prompt_tokens=-1, normalize=False)
     assert all_of_it == await post(http, "/embed", inputs="word " * 600, truncate=True, normalize=False)
     wrong = {"model": "ranker", "query": "a", "documents": ["b"], "truncate_prompt_tokens": 5}
@@ -196,8 +200,14 @@ async def test_vertex_asks_several_at_once(http: httpx.AsyncClient) -> None:
     )
     assert ranks["predictions"][0] == await post(http, "/rerank", "ranker", query="q", texts=TEXTS)
     assert len(ranks["predictions"][1]) == 1
-    unlike = [{"inputs": "a", "truncate": True}, {"inputs": "b"}]
-    assert "differ in more" in await refusal(http, "/vertex", instances=unlike)
+    ids = [[1, 5, 2], [1, 2], [1, 6, 7, 2]]
+    of_ids = await post(http, "/vertex", instances=[{"inputs": each, "normalize": False} for each in ids])
+    assert [each[0][0] for each in of_ids["predictions"]] == [sum(each) for each in ids]
+    for unlike in ({"truncate": True}, {"dimensions": 3}):
+        both = [{"inputs": "a", "dimensions": 2, "truncate": False}, {"inputs": "b", "dimensions": 2, **unlike}]
+        assert "differ in more" in await refusal(http, "/vertex", instances=both)
+    assert "stand in texts" in await refusal(http, "/vertex", instances=[{"query": "q", "documents": TEXTS}])
+    assert "65 rows; 1 to 64 are taken" in await refusal(http, "/vertex", instances=[{}] * 65)
     assert "64 are taken" in await refusal(http, "/vertex", instances=[{"inputs": ["a"] * 40}] * 2)
     assert "instances is empty" in await refusal(http, "/vertex", instances=[])
 

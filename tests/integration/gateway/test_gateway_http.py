@@ -138,6 +138,9 @@ async def test_offenders_alone_pay(served: Gateway, http: httpx.AsyncClient) -> 
     assert b" 501 " in await raw(served, chunked % b"gzip")
     assert b" 400 " in await raw(served, chunked % b"chunked" + b"zz\r\n")
     assert b" 413 " in await raw(served, chunked % b"chunked" + b"ffffffffff\r\n")
+    for path, word in ((b"/embed", b'"error_type":"Validation"'), (b"/v2/embed", b'{"id":"req-')):
+        for said in (chunked % b"chunked" + b"zz\r\n", head % 10**9 + b"\r\n", head % 30 + b"\r\n{"):
+            assert word in await raw(served, said.replace(b"/v1/embeddings", path)), (path, said)
     whole = chunked % b"chunked" + b"%x;x=y\r\n" % len(good) + good + b"\r\n0\r\nAfter: all\r\n\r\n"
     assert b" 200 " in await raw(served, whole)
     assert b" 400 " in await raw(served, head % 3 + b"Content-Length: 30\r\n\r\n" + good)

@@ -164,24 +164,38 @@ async def test_what_cannot_be_done_is_named(
 
 
 async def test_long_texts_in_pieces(http: httpx.AsyncClient, known: Tokenizer) -> None:
-    long = " ".join(f"word{number}" for number in range(900))
-    ids = known.encode(long, add_special_tokens=False).ids
     cls, sep = known.encode("").ids
-    room = 510
-    pieces = [
-        ids[at : at + room] for at in range(0, len(ids), room - room // 8) if at == 0 or at + room // 8 < len(ids)
-    ]
-    weights = np.array([len(piece) + 2 for piece in pieces], float)
-    sums = np.array([sum(piece) + cls + sep for piece in pieces], float)
-    answer = await http.post(
-        "/embed", json={"model": "emu", "inputs": [long, "a"], "truncate": "chunk", "normalize": False}
-    )
-    assert answer.headers["x-pieces"] == f"{len(pieces)},1"
-    np.testing.assert_allclose(answer.json()[0], [np.average(sums, weights=weights)] * 4, rtol=1e-6)
-    assert answer.json()[1] == [sum(known.encode("a").ids)] * 4
-    openai = await post(http, "/v1/embeddings", input=long, truncate="CHUNK")
-    assert openai["data"][0]["pieces"] == len(pieces)
-    assert openai["usage"]["total_tokens"] == sum(weights)
+
+    async def ask(words: int, longest: int, framing: list[int], **wishes: Any) -> None:
+        long = " ".join(f"word{number}" for number in range(words))
+        ids = known.encode(long, add_special_tokens=False).ids
+        room = longest - len(framing)
+        step = room - max(1, room // 8)
+        starts = range(0, len(ids), step)
+        pieces = [ids[at : at + room] for at in starts if at == 0 or at + room - step < len(ids)]
+        weights = np.array([len(piece) + len(framing) for piece in pieces], float)
+        sums = np.array([sum(piece) + sum(framing) for piece in pieces], float)
+        body = {"model": "emu", "truncate": "chunk", "normalize": False, **wishes}
+        answer = await http.post("/embed", json={**body, "inputs": [long, "a"]})
+        assert answer.headers["x-pieces"] == f"{len(pieces)},1", answer.text
+        np.testing.assert_allclose(answer.json()[0], [np.average(sums, weights=weights)] * 4, rtol=1e-6)
+        short = known.encode("a", add_special_tokens=False).ids
+        assert answer.json()[1] == [sum(short) + sum(framing)] * 4
+        openai = await post(http, "/v1/embeddings", **{**body, "input": long})
+        assert openai["data"][0]["pieces"] == len(pieces)
+        assert openai["usage"]["total_tokens"] == sum(weights)
+
+    await ask(900, 512, [cls, sep])
+    await ask(900, 512, [], add_special_tokens=False)
+    bare = {"model": "emu", "texts": [" ".join(["word"] * 9)], "truncate": "CHUNK", "max_tokens": 5}
+    pieces = await http.post("/v2/embed", json={**bare, "normalize": False})
+    ids = known.encode(bare["texts"][0], add_special_tokens=False).ids
+    windows = [ids[at : at + 3] for at in range(0, len(ids) - 1, 2)]
+    sums = [cls + sum(each) + sep for each in windows]
+    wanted = np.average(sums, weights=[len(each) + 2 for each in windows])
+    np.testing.assert_allclose(pieces.json()["embeddings"]["float"], [[wanted] * 4], rtol=1e-6)
+    refused = await http.post("/v2/embed", json={**bare, "max_tokens": 3})
+    assert (refused.status_code, "no room for a piece" in refused.text) == (400, True)
 
 
 async def test_prompts_go_before_texts(http: httpx.AsyncClient) -> None:
