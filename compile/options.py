@@ -25,7 +25,7 @@ from arlo.planning.lengths.batches import MOST_ROWS
 Task = Literal["auto", "embedding", "sequence-classification", "reranker", "token-classification", "question-answering"]
 
 DEFAULT_LENGTHS = tuple(range(64, 513, 64))
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{,199}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class CompileOptions:
         if isinstance(self.lengths, tuple):
             check_lengths(self.lengths)
         if self.name is not None and not _NAME.fullmatch(self.name):
-            raise ConfigError(f"name {self.name!r} cannot name a model: use letters, digits, '.', '_' and '-'")
+            raise ConfigError(f"name {self.name!r} cannot name a model: use up to 200 letters, digits, '.', '_', '-'")
         for field, kind in (("task", Task), ("precision", Precision), ("device", Device)):
             if getattr(self, field) not in get_args(kind):
                 raise ConfigError(

@@ -335,6 +335,8 @@ def _with_settings(folder: Folder) -> Folder:
         raise config.refused("model_type", "has answers that are not served", "give a dense encoder or a reranker")
     prompts = {name: text or "" for name, text in (config.read("prompts", _PROMPTS, None) or {}).items()}
     default = config.read("default_prompt_name", TEXT, None) or ""
+    if default in {"query", "document"} - prompts.keys():  # which sentence-transformers has by itself, and empty
+        default = ""
     if default and default not in prompts:
         raise config.refused("default_prompt_name", "is none of its prompts", f"they are {', '.join(prompts)}")
     dimensions = config.read("truncate_dim", SIZE, None) or 0

@@ -562,7 +562,7 @@ def _limit(options: CompileOptions, said: Folder, positions: int | None) -> int 
 
 
 def _clean_name(root: Path) -> str:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).strip("-._")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).strip("-._")[:200]
     if not name:
         raise ConfigError(f"no model name can be made from {root}: give one with --name")
     return name
