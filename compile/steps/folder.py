@@ -36,14 +36,12 @@ _TRANSFORMER_FILES = tuple(
 )
 _TRANSFORMER_TASKS = ("feature-extraction", "sequence-classification")
 # Keys of these files that are read, or change nothing that is served; sentence-transformers has further ones.
-_TRANSFORMER_KEYS = frozenset(
-    (
-        *("transformer_task", "modality_config", "module_output_name", "processor_kwargs", "tokenizer_args"),
-        *("max_seq_length", "do_lower_case", "unpad_inputs"),
-    )
+_TRANSFORMER_KEYS = (
+    *("transformer_task", "modality_config", "module_output_name", "processor_kwargs", "tokenizer_args"),
+    *("max_seq_length", "do_lower_case", "unpad_inputs"),
 )
 # Options that sentence-transformers takes from its caller, whatever the folder says.
-_OF_CALLER = frozenset(("subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code"))
+_OF_CALLER = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code")
 _ACTIVATIONS = {
     **{"Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid"},
     "Identity": "",
@@ -107,7 +105,9 @@ class Settings(dict[str, Any]):
 
     def refused(self, key: str, why: str, remedy: str) -> ConfigError:
         """The error that refuses the value of a key."""
-        return ConfigError(f"{self.path}: {key} = {printable(repr(self[key]))} {why}: {remedy}")
+        return ConfigError(
+            f"{self.path}: {key} = {printable(json.dumps(self[key], ensure_ascii=False))} {why}: {remedy}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,8 +246,8 @@ def _with_transformer(folder: Folder, path: Path) -> Folder:
             "asks for chat templates or for another output than last_hidden_state",
             "only text and its tokens' embeddings are served",
         )
-    for key in config.keys() - _TRANSFORMER_KEYS:
-        if _own_options(config[key]) not in (None, {}):
+    for key, value in config.items():
+        if key not in _TRANSFORMER_KEYS and _own_options(value) not in (None, {}):
             into = "write what it changes into config.json" if key in ("config_kwargs", "config_args") else "remove it"
             raise config.refused(key, "cannot be served", into)
     # The older name of two counts.
@@ -273,12 +273,11 @@ def _with_limit(folder: Folder, config: Settings) -> Folder:
     files = [path / file for path in (folder.transformer, folder.root) if (path / file).is_file()]
     own = read_object(files[0]) if files else Settings({}, folder.transformer / file)
     options = Settings(folder.tokenizer_options, config.path)
-    sequence = Settings({key: config[key] for key in ("max_seq_length",) if config.get(key) is not None}, config.path)
     for settings, key in (
-        *((options, "model_max_length"), (sequence, "max_seq_length"), (own, "model_max_length")),
+        *((options, "model_max_length"), (config, "max_seq_length"), (own, "model_max_length")),
         *((options, "max_len"), (own, "max_len")),
     ):
-        if key in settings:
+        if key in settings and (settings is not config or settings[key] is not None):
             said = settings.read(key, _LIMIT, None)
             longest = int(said) if said is not None and said < _NO_LIMIT else None
             return dataclasses.replace(folder, longest=longest, longest_by=f"{settings.path.name}: {key}")

@@ -130,15 +130,15 @@ def changed(text: bytes | None, key: str, value: Any) -> str:
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("config.json", '{"model_type": "bert", "architectures": "BertModel"}', "architectures = 'BertModel' is not a"),
+        ("config.json", '{"model_type": "bert", "architectures": "BertModel"}', 'architectures = "BertModel" is not a'),
         ("config.json", '{"model_type": "\\ud800"}', "surrogates not allowed"),
         ("Pooling/config.json", '{"pooling_mode": []}', r"pooling_mode = \[\] names no mode: use cls, max"),
         ("sentence_bert_config.json", '{"query_length": 32}', "query_length = 32 cannot be served: remove it"),
         ("sentence_bert_config.json", '{"document_length": 32}', "document_length = 32 cannot"),
         ("sentence_bert_config.json", '{"query_expansion": {"strategy": "fixed"}}', "query_expansion = "),
-        ("sentence_bert_config.json", '{"model_args": {"variant": "fp16"}}', "model_args = {'variant': 'fp16'} cannot"),
+        ("sentence_bert_config.json", '{"model_args": {"variant": "fp16"}}', 'model_args = {"variant": "fp16"} cannot'),
         ("sentence_bert_config.json", '{"model_kwargs": {"use_safetensors": false}}', "model_kwargs = "),
-        ("sentence_bert_config.json", '{"tokenizer_name_or_path": "x"}', "tokenizer_name_or_path = 'x' cannot"),
+        ("sentence_bert_config.json", '{"tokenizer_name_or_path": "x"}', 'tokenizer_name_or_path = "x" cannot'),
         ("sentence_bert_config.json", '{"max_seq_length": 0}', "max_seq_length = 0 is not a whole number above 0"),
     ],
 )

@@ -248,7 +248,7 @@ def test_prompts_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     assert model.prompts == {"query": "query: ", "document": "", "odd": ""}
     assert (model.default_prompt, model.dimensions) == ("query", 8)
     file.write_text(json.dumps(told | {"default_prompt_name": "other"}))
-    with pytest.raises(ConfigError, match="default_prompt_name = 'other' is none of its prompts"):
+    with pytest.raises(ConfigError, match='default_prompt_name = "other" is none of its prompts'):
         read(folder)
     for known in ("query", "document"):  # sentence-transformers has both, and they are empty
         file.write_text(json.dumps({"default_prompt_name": known}))
