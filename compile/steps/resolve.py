@@ -495,9 +495,9 @@ def _label_names(config: Settings, task: str) -> tuple[str, ...]:
     named = config.read("id2label", OBJECT, None) or {}
     if task in ("embedding", "question-answering"):
         return ()
-    by_number = {int(key): str(name) for key, name in named.items() if key.isdecimal()}
-    if len(by_number) < len(named) or by_number.keys() != set(range(len(named))):
-        raise config.refused("id2label", "does not number the labels from 0", "name each by the number of its logit")
+    by_number = {int(key): str(name) for key, name in named.items() if key.isdecimal() and name is not None}
+    if by_number.keys() != set(range(len(named))):
+        raise config.refused("id2label", "does not name the labels from 0 on", "name each by the number of its logit")
     return tuple(by_number[number] for number in range(len(named)))
 
 

@@ -22,6 +22,7 @@ with known_noise_silenced():
 
 SCALARS = (None, True, 0, -1, 1.5, 10**30, "", "abc", "2")
 WRONG = (*SCALARS, [], [None], ["a"], [[]], {}, {"a": 5}, {"a": ["b"]}, {"0": None})
+LABELS = '{"model_type": "bert", "architectures": ["BertForSequenceClassification"], "id2label": {'
 FULL = {"type_vocab_size": 2, "vocab_size": 400, "pad_token_id": 0, "num_attention_heads": 2}
 
 
@@ -132,6 +133,9 @@ def changed(text: bytes | None, key: str, value: Any) -> str:
     [
         ("config.json", '{"model_type": "bert", "architectures": "BertModel"}', 'architectures = "BertModel" is not a'),
         ("config.json", '{"model_type": "\\ud800"}', "surrogates not allowed"),
+        ("config.json", LABELS + '"0": "x", "2": "y"}}', "id2label = .* does not name the labels from 0 on"),
+        ("config.json", LABELS + '"0": "x", "1": null}}', "id2label = .* does not name"),
+        ("config.json", LABELS + '"0": "x", "one": "y"}}', "id2label = .* does not name"),
         ("Pooling/config.json", '{"pooling_mode": []}', r"pooling_mode = \[\] names no mode: use cls, max"),
         ("sentence_bert_config.json", '{"query_length": 32}', "query_length = 32 cannot be served: remove it"),
         ("sentence_bert_config.json", '{"document_length": 32}', "document_length = 32 cannot"),
@@ -143,7 +147,7 @@ def changed(text: bytes | None, key: str, value: Any) -> str:
     ],
 )
 def test_the_words_name_what_is_wrong(tmp_path: Path, file: str, text: str, says: str) -> None:
-    folder = embedder(tmp_path)
+    folder = classifier(tmp_path) if LABELS in text else embedder(tmp_path)
     (folder / file).write_text(text)
     with pytest.raises(ConfigError, match=f"{file}.*{says}"):
         read(folder)
