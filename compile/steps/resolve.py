@@ -504,7 +504,7 @@ def _label_names(config: Settings, task: str) -> tuple[str, ...]:
 def _inputs(config: Settings) -> tuple[InputTensor, ...]:
     """Ids and mask, and token types where the model tells them apart."""
     kind = config.read("model_type", TEXT, "")
-    pad = config.read("pad_token_id", COUNT, None)
+    pad = config.read("pad_token_id", INTEGER, None)
     if "pad_token_id" not in config and kind in _OFFSET_POSITIONS:
         pad = 1
     inputs = [
@@ -512,7 +512,7 @@ def _inputs(config: Settings) -> tuple[InputTensor, ...]:
             name="input_ids",
             datatype="INT64",
             role="ids",
-            pad_value=pad or 0,
+            pad_value=max(pad or 0, 0),  # -1: none; the mask covers what it fills
             vocabulary=config.read("vocab_size", COUNT, 0),
         ),
         InputTensor(name="attention_mask", datatype="INT64", role="mask"),
