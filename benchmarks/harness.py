@@ -1,4 +1,4 @@
-"""What the gateway benches share: starting programs, their CPU time and memory, closed-loop load, results.
+"""What the benches share: starting programs, their CPU time and memory, load, results.
 
 Machines are noisy: contenders alternate within one run, and results are medians and ratios with the machine named.
 """
@@ -17,7 +17,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTen
 from arlo.clock import unix_s
 from arlo.replay.plan import write_plan
 from tests.fakes import gateway as fakes
-from tests.fakes.gateway import Gateway, Instance
+from tests.fakes.gateway import Gateway, Instance, gateway_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -185,36 +186,67 @@ def deployment(
     )
 
 
-@contextlib.asynccontextmanager
-async def serving(
-    work: Path,
-    backends: Sequence[Backend],
-    *,
-    policy: str | None = None,
-    dims: int = 384,
-    program: Path | None = None,
-    **options: Any,
-) -> AsyncIterator[Gateway]:
-    """A gateway serving these backends, with the settings that ship but for the policy; `options` of deployment().
-    `program`: of another build."""
-    settings = {"log_level": "warning", "dispatch": {"policy": policy} if policy is not None else {}}
-    wanted = deployment(backends, dims=dims, **options)
-    async with fakes.gateway_of(work, wanted, settings, program=program or binary("arlo-gateway")) as gateway:
-        yield gateway
-
-
 @contextlib.contextmanager
-def gateway(work: Path, backends: Sequence[Backend], **options: Any) -> Iterator[tuple[Measured, int]]:
-    """As serving(), for benches without an event loop: its process and its data port."""
+def gateway(work: Path, wanted: Any, *, program: Path | None = None, **settings: Any) -> Iterator[Gateway]:
+    """A gateway that serves this deployment, with the settings that ship but for `settings`. `program`: of another
+    build."""
     with asyncio.Runner() as runner:
-        started = serving(work, backends, **options)
+        program = program or binary("arlo-gateway")
+        started = gateway_of(work, wanted, {"log_level": "warning", **settings}, program=program)
         running = runner.run(started.__aenter__())
         try:
-            yield Measured(running.pid), port_of(running)
+            yield running
         except BaseException:
             runner.run(started.__aexit__(*sys.exc_info()))
             raise
         runner.run(started.__aexit__(None, None, None))
+
+
+@contextlib.contextmanager
+def serving(
+    work: Path, *, slo_ms: int, settings: Mapping[str, Mapping[str, Any]], workers: int = 1
+) -> Iterator[tuple[Program, str, int]]:
+    """`arlo serve` with workers of work/repository: its process, the data port, and the port of /metrics."""
+    ports = {name: free_port() for name in ("grpc", "http", "admin", "status")}
+    sections: dict[str, Mapping[str, object]] = {
+        "model": {"repository": str(work / "repository"), "slo_ms": slo_ms},
+        "workers": {"count": workers, "run_dir": str(work / "run")},
+        "gateway": {f"{name}_address": f"127.0.0.1:{ports[name]}" for name in ("grpc", "http", "admin")},
+        "control": {"http_address": f"127.0.0.1:{ports['status']}"},
+        **settings,
+    }
+    config = work / "serve.toml"
+    config.write_text(
+        "".join(
+            f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+            for name, values in sections.items()
+            if values
+        )
+    )
+    with Program([binary("arlo"), "serve", config], log=work / "serve.log") as program:
+        deadline_s = time.monotonic() + 120
+        while not _ready(ports["http"]):
+            if program.process.poll() is not None or time.monotonic() > deadline_s:
+                logs = [work / "serve.log", *sorted((work / "run").rglob("*.log"))]
+                said = "\n".join(f"-- {log.name}\n{log.read_text(errors='replace')[-12000:]}" for log in logs)
+                raise SystemExit(f"arlo serve did not come up:\n{said}")
+            time.sleep(0.2)
+        yield program, f"127.0.0.1:{ports['grpc']}", ports["http"]
+
+
+def _ready(port: int) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as page:
+        return bool(page.status == 200)
+    return False
+
+
+def metric(port: int, name: str, label: str = "") -> list[float]:
+    """Values of a metric of the gateway, of those with `label` among their labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    return [
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")) and label in line
+    ]
 
 
 def port_of(gateway: Gateway) -> int:

@@ -15,7 +15,7 @@ from arlo.errors import ConfigError
 from arlo.simulator.profiles import Profile, capacity, load_profile
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scale
 from arlo.simulator.scenario.schemes import SCHEMES, max_lengths, scheme, shares
-from benchmarks.figures.compare import infaas_readings
+from benchmarks.papers.arlo.compare import infaas_readings
 
 MS = 1_000_000
 DEMAND = (50.0, 30, 10, 5, 2, 1, 1, 1)
