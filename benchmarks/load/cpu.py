@@ -43,6 +43,7 @@ from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
 from benchmarks.harness import Backend, Measured
+from tests.fakes.gateway import gateway_of
 
 INSTANCES, LONGEST, LABELS = 8, 64, 24
 RATES = (1000, 5000, 15000, 0)  # requests/s; 0: saturation
@@ -289,7 +290,7 @@ def latency(work: Path, _: contextlib.ExitStack, args: argparse.Namespace) -> di
             await pool.load("w0", runtime)
             endpoint = (await pool.workers())[0].endpoint
             wanted = harness.deployment([Backend(endpoint=endpoint, runtime=runtime, max_length=LONGEST)], dims=384)
-            async with harness.gateway_of(work, wanted, {"log_level": "warning"}) as gateway:
+            async with gateway_of(work, wanted, {"log_level": "warning"}) as gateway:
                 for _ in range(args.rounds):
                     direct = await asyncio.to_thread(p50_us, int(endpoint.rpartition(":")[2]), runtime)
                     through = await asyncio.to_thread(p50_us, harness.port_of(gateway), "bench")
@@ -317,7 +318,7 @@ def calls_of(profile: str) -> Counter[str]:
     return calls
 
 
-def instructions(work: Path, stack: contextlib.ExitStack, _: argparse.Namespace) -> dict[str, Any]:
+def instructions(work: Path, stack: contextlib.ExitStack, args: argparse.Namespace) -> dict[str, Any]:
     valgrind = harness.need("valgrind", "apt-get install valgrind")
     count, profile, program = 2000, work / "profile", work / "arlo-gateway"
     options = f"--tool=callgrind --callgrind-out-file={profile} --instr-atstart=no"

@@ -3,8 +3,8 @@
 //
 //   arlo-instant-upstream [--port 0] [--output NAME:DATATYPE:1,384] [--input NAME]...
 //
-// One thread on src/transport, without streams. Its statistics say how many requests it was sent, under any model's name.
-// Prints {"port": N} once it listens; SIGTERM or SIGINT ends it.
+// One thread on src/transport, without streams. Its statistics say how many requests it was sent, under any model's
+// name. Prints {"port": N} once it listens; SIGTERM or SIGINT ends it.
 
 #include <grpcpp/support/status_code_enum.h>
 
