@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import platform
@@ -116,11 +115,10 @@ def wait_for_port(port: int, timeout_s: float = 20.0) -> None:
     channel.close()
 
 
-def payload(length: int, width: int | None = None, *, model: str = "bench", seed: int = 0) -> bytes:
-    """A serialised ModelInferRequest of one row of `length` tokens in `width` columns; int64 ids and mask, raw."""
-    width = width or length
-    ids = np.random.default_rng(seed).integers(1000, 30000, (1, width))
-    mask = (np.arange(width) < length).astype(np.int64)[None]
+def payload(length: int, *, model: str = "bench", seed: int = 0) -> bytes:
+    """A serialised ModelInferRequest of one row of `length` tokens; int64 ids and mask, raw."""
+    ids = np.random.default_rng(seed).integers(1000, 30000, (1, length))
+    mask = np.ones((1, length), np.int64)
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, array in (("input_ids", ids), ("attention_mask", mask)):
         request.inputs.add(name=name, datatype="INT64", shape=array.shape)
@@ -129,42 +127,10 @@ def payload(length: int, width: int | None = None, *, model: str = "bench", seed
     return bytes(request.SerializeToString())
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Backend:
-    """One instance of the deployment under test."""
-
-    endpoint: str
-    runtime: str
-    max_length: int
-    latency_us: int = 1000
-    capacity: int = 1000
-    dynamic: bool = False
-    points_us: tuple[tuple[int, int], ...] = ()  # (length, latency) of a dynamic runtime, instead of latency_us
-
-    def as_runtime(self) -> Runtime:
-        """As a manifest has it; rows are executed one at a time."""
-        points = self.points_us or ((self.max_length, self.latency_us),)
-        return Runtime(
-            name=self.runtime,
-            max_length=self.max_length,
-            max_batch=1,
-            dynamic=self.dynamic,
-            engine="emulated",
-            precision="",
-            device="",
-            latency=tuple(LatencyPoint(length=length, batch=1, latency_us=us) for length, us in points),
-        )
-
-
 def deployment(
-    backends: Sequence[Backend],
-    *,
-    dims: int,
-    model: str = "bench",
-    inflight_limit: int = INFLIGHT_LIMIT,
-    slo_ms: int = 1500,
+    endpoint: str, runtime: str, max_length: int, *, dims: int, model: str = "bench", instances: int = 1
 ) -> Any:
-    """An arlo.v1.Deployment: inputs input_ids and attention_mask, output embedding FP32 [rows, dims]."""
+    """An arlo.v1.Deployment of one runtime: inputs input_ids and attention_mask, output embedding FP32 [rows, dims]."""
     manifest = Manifest(
         model=model,
         task="emulated",
@@ -177,13 +143,18 @@ def deployment(
         outputs=(OutputTensor(name="embedding", datatype="FP32", token_level=False, dims=(dims,)),),
         runtimes=(),
     )
-    instances = [
-        Instance(f"i{k}", f"w{k}", backend.endpoint, backend.as_runtime(), backend.capacity)
-        for k, backend in enumerate(backends)
-    ]
-    return fakes.deployment(
-        manifest, instances, slo_ms=slo_ms, default_timeout_ms=60_000, inflight_limit=inflight_limit
+    served = Runtime(
+        name=runtime,
+        max_length=max_length,
+        max_batch=1,
+        dynamic=False,
+        engine="emulated",
+        precision="",
+        device="",
+        latency=(LatencyPoint(length=max_length, batch=1, latency_us=1000),),
     )
+    each = [Instance(f"i{k}", f"w{k}", endpoint, served, capacity=1000) for k in range(instances)]
+    return fakes.deployment(manifest, each, slo_ms=1500, default_timeout_ms=60_000, inflight_limit=INFLIGHT_LIMIT)
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ from arlo.traces import parse_lengths, poisson
 from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
-from benchmarks.harness import Backend, Measured
+from benchmarks.harness import Measured
 from tests.fakes.gateway import gateway_of
 
 INSTANCES, LONGEST, LABELS = 8, 64, 24
@@ -135,8 +135,8 @@ def upstream(work: Path, dims: int) -> Iterator[tuple[Measured, int]]:
 
 def plain(port: int, *, dims: int, model: str = "bench", tokenizer: str = "") -> Any:
     """A deployment of one model on the upstream."""
-    backend = Backend(endpoint=f"127.0.0.1:{port}", runtime=f"{model}_len{LONGEST}", max_length=LONGEST)
-    wanted = harness.deployment([backend] * INSTANCES, dims=dims, model=model)
+    about: dict[str, Any] = {"dims": dims, "model": model, "instances": INSTANCES}
+    wanted = harness.deployment(f"127.0.0.1:{port}", f"{model}_len{LONGEST}", LONGEST, **about)
     wanted.model.tokenizer = tokenizer.encode()
     return wanted
 
@@ -289,7 +289,7 @@ def latency(work: Path, _: contextlib.ExitStack, args: argparse.Namespace) -> di
         async with LocalPool(work / "repository", workers=1, run_dir=work / "run") as pool:
             await pool.load("w0", runtime)
             endpoint = (await pool.workers())[0].endpoint
-            wanted = harness.deployment([Backend(endpoint=endpoint, runtime=runtime, max_length=LONGEST)], dims=384)
+            wanted = harness.deployment(endpoint, runtime, LONGEST, dims=384)
             async with gateway_of(work, wanted, {"log_level": "warning"}) as gateway:
                 for _ in range(args.rounds):
                     direct = await asyncio.to_thread(p50_us, int(endpoint.rpartition(":")[2]), runtime)

@@ -152,12 +152,6 @@ class Cluster:
             dynamic += count[length] * profile.dynamic_ms(length)
         return static / count.sum(), dynamic / count.sum()
 
-    def demand(self) -> tuple[float, ...]:
-        """Share of the requests in each length bin of the profile's step."""
-        profile, count = self.profile(), self.counts()
-        edges = range(0, profile.max_length, profile.step)
-        return tuple(float(count[low + 1 : low + profile.step + 1].sum() / count.sum()) for low in edges)
-
     def busy(self, ms: float) -> float:
         """Utilisation of the cluster when a request takes so long."""
         return self.rate * ms / 1000 / self.workers
