@@ -12,7 +12,7 @@ from arlo.catalog.flow_file import load_flow
 from arlo.cli.app import main
 from arlo.cli.flow.report import PLANNED, WHOLE
 from arlo.planning.flows.check import check
-from benchmarks.flows.latencies import FAMILIES, variants
+from benchmarks.papers.loki.latencies import FAMILIES, variants
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "simulate"
 TOY = """
