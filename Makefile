@@ -71,9 +71,9 @@ serve: setup ## the demo cluster, staying up: text over HTTP on 8080, gRPC on 80
 
 # --- check ----------------------------------------------------------------------------------------------------------
 
-# Tests without servers run side by side; those with servers mostly wait, in two groups of about equal length. Ray's client cannot reach its
-# cluster from a process in which grpcio has been at work before.
-QUICK_TESTS := tests/unit tests/property tests/golden
+# Tests without servers run side by side, those that compile first, so that no core waits for the last file; those with servers mostly wait, in
+# two groups of about equal length. Ray's client cannot reach its cluster from a process in which grpcio has been at work before.
+QUICK_TESTS := tests/unit/compile tests/unit tests/property tests/golden
 RAY_TESTS := tests/integration/test_ray_pool.py
 # Model folders against the libraries: those of BERT in `make check`, all families, minutes of exports, in `make test-matrix`.
 MATRIX_TESTS := tests/integration/test_folder_matrix.py
@@ -100,7 +100,7 @@ test-cpp: setup ## the C++ unit tests
 	ctest --test-dir $(native) --output-on-failure
 
 test-quick: setup
-	$(PY) -m pytest -n $(JOBS) --dist loadfile $(QUICK_TESTS) $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(QUICK_TESTS) $(PYTEST_ARGS)
 
 test-servers: setup
 	$(PY) -m pytest tests/integration $(addprefix --ignore=,$(RAY_TESTS) $(MATRIX_TESTS)) $(addprefix --ignore=,$(FLEET_TESTS)) $(PYTEST_ARGS)
@@ -129,14 +129,15 @@ else
 	$(PY) -m pytest $(PYTEST_ARGS)
 endif
 
-# Tests with servers wait more than they compute, so linters, sanitizers and fuzzers run beside them; see tools/check.py.
-# The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
+# Tests with servers wait more than they compute, so what computes has lanes of its own beside them; what ends last, the tests without servers,
+# takes all cores. See tools/check.py. The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
-	  ++ "test-fleet=make test-fleet" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
+	@$(PY) tools/check.py "lint-style=make lint-style" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
+	  "test-quick=make test-quick" \
 	  ++ "asan=make asan" "tsan=make tsan" "fuzz=$(NICE) make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" \
-	  "ray=$(PY) -m pytest $(RAY_TESTS)" "matrix=$(PY) -m pytest $(MATRIX_TESTS)" "cascade=$(NICE) make cascade-demo-small" "kit=$(NICE) make kit-dry"
+	  ++ "test-servers=make test-servers" "kit=make kit-dry" "cascade=make cascade-demo-small" \
+	  ++ "test-fleet=make test-fleet" "matrix=$(PY) -m pytest $(MATRIX_TESTS)" "ray=$(PY) -m pytest $(RAY_TESTS)"
 
 .PHONY: kit kit-dry
 kit: setup ## the GPU kit: packs .gpu-kit/ for a GPU machine without a network (docs/gpu-proof.md)

@@ -166,24 +166,27 @@ def test_there_are_enough_of_them() -> None:
     assert sum(len(list(lines(parser, names))) for names, parser in leaves()) >= 300
 
 
+MOMENTS_S = (0.05, 0.15, 0.3, 0.5, 1.0)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "line",
-    [
+    ("number", "line"),
+    list(enumerate([
         "version", "status", "emulate --out out --max-lengths 16 --latency-ms 1", "config check serve.toml",
         "simulate --rate 100 --duration 1000", "compile FOLDER --out out", "serve serve.toml", "triton REPOSITORY",
         "cascade init --stage a=REPOSITORY --stage b=REPOSITORY", "demo", "up FOLDER",
-    ],
+    ])),
 )  # fmt: skip
-def test_ctrl_c_at_any_moment_of_the_start(folder: Path, line: str) -> None:
-    """From the first instruction of ours on: imports are broken off, too."""
+def test_ctrl_c_at_any_moment_of_the_start(folder: Path, number: int, line: str) -> None:
+    """From the first instruction of ours on, imports included. Commands take turns at the moments."""
     program = (
         "import sys, os; sys.path[:0] = []\n"
         "from arlo.cli import main\n"
         "print('begun', flush=True)\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    for wait_s in (0.05, 0.15, 0.3, 0.5, 1.0):
+    for wait_s in MOMENTS_S[number % 2 :: 2]:
         with subprocess.Popen(
             [sys.executable, "-c", program, *line.split()],
             stdout=subprocess.PIPE,

@@ -75,7 +75,6 @@ def theirs(source: Path, texts: list[NDArray[np.int64]]) -> list[dict[str, NDArr
 @pytest.mark.parametrize(
     ("name", "pooling", "engine"),
     [
-        ("bert", ["mean", "cls"], "onnxruntime"),
         ("bert", ["mean", "cls"], "torch"),
         ("qwen3", "lasttoken", "onnxruntime"),
         ("qwen3", "lasttoken", "torch"),
