@@ -49,6 +49,7 @@ COMMANDS = (
         "what a cluster would do with a stream of requests: latency, SLO, GPU-hours",
     ),
     Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
+    Command("report", "arlo.cli.report", "result files as a page, one over the other"),
     Command("status", "arlo.cli.status", "what is served, how loaded it is, how fast it answers"),
     Command("top", "arlo.cli.top.command", "the same as a live screen"),
     Command("config", "arlo.cli.config", "check or show a configuration file"),
