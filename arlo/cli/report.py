@@ -36,9 +36,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
-    from arlo.report.result import load, merged, save
+    from arlo.report.result import load, save
 
     out = args.out if args.out is not None else args.files[0].with_suffix(".html")
-    save(out, merged([load(path) for path in args.files]))
+    results = []
+    for path in args.files:
+        found = load(path)
+        if len(args.files) > 1:  # files are told apart by their names; DIR/report.json by its folder's
+            name = path.absolute().parent.name if path.stem == "report" else path.stem
+            found = [each | {"label": name if len(found) == 1 else f"{name}: {each['label']}"} for each in found]
+        results += found
+    save(out, results)
     print(f"wrote {out}", file=sys.stderr)
     return 0

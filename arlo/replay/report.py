@@ -24,7 +24,7 @@ _BINS, _SHORTEST_BIN_S = 120, 0.5
 
 def write_report(result: ReplayResult, path: Path, more: Sequence[Document] = ()) -> None:
     """Write a page (.html), or a file for `arlo report` (.json), with `more` charts first."""
-    save(path, document(result, more))
+    save(path, [document(result, more)])
 
 
 def document(result: ReplayResult, more: Sequence[Document] = ()) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from typing import Any
 
 from arlo.report import figure as frame
@@ -46,12 +47,7 @@ def figure_of(chart: Document) -> Any:
     if not chart["lines"]:
         frame.say(made, chart.get("empty", "nothing to show"))
     for mark in chart.get("marks", ()):
-        line = {"color": frame.RED, "dash": "dot"}
-        text = {"text": mark["text"], "font": {"color": frame.SLATE, "size": 12}}
-        if "x" in mark:
-            made.add_vline(x=mark["x"], line=line, annotation=text, annotation_position="bottom left")
-        else:
-            made.add_hline(y=mark["y"], line=line, annotation=text, annotation_position="bottom right")
+        _mark(made, chart, mark)
     made.update_layout(showlegend=True, hovermode="closest", barmode="stack" if chart.get("stacked") else "group")
     if any(isinstance(value, str) for each in chart["lines"] for value in each["x"]):
         made.update_xaxes(type="category")
@@ -80,6 +76,17 @@ def _add(made: Any, each: Document, color: str) -> None:
         error_y={"type": "data", "array": above, "arrayminus": below} if above is not None else None,
         **({"stackgroup": "one", "fillcolor": color} if area else {}),
     )
+
+
+def _mark(made: Any, chart: Document, mark: Document) -> None:
+    """A line across, with its name. On a logarithmic axis plotly takes lines by value and names by the logarithm."""
+    axis = "x" if "x" in mark else "y"
+    at = math.log10(mark[axis]) if chart.get(f"{axis}_log") else mark[axis]
+    where: dict[str, Any] = {"x": at, "y": 0.06, "yref": "paper", "xshift": -6}
+    if axis == "y":
+        where = {"y": at, "x": 1, "xref": "paper", "yshift": 10}
+    (made.add_vline if axis == "x" else made.add_hline)(mark[axis], line={"color": frame.RED, "dash": "dot"})
+    made.add_annotation(**where, text=mark["text"], showarrow=False, xanchor="right", font={"color": frame.SLATE})
 
 
 def _axis(update: Any, chart: Document, axis: str) -> None:

@@ -1,8 +1,8 @@
-"""A result file: what a command found, as plain data. `arlo report FILE.json` draws it, several over each other.
+"""Result files: what a command found, as plain data. `arlo report FILE.json` draws it, several results over each other.
 
     found = report("replay", "Replay: minilm", label="minilm", cards=[("42", "requests")],
                    charts=[chart("Latency", "ms", "share (%)", [line("latency", x, y)], x_log=True)])
-    save(Path("page.html"), found)   # or .json
+    save(Path("page.html"), [found])   # or .json
 
 All charts and tables of all kinds of results are these.
 """
@@ -46,7 +46,7 @@ def report(
         "tables": tables,
     }
     named = {name: [each for each in part if each] for name, part in parts.items()}
-    return {"schema": SCHEMA, "kind": kind, "title": title, "label": label, **named}
+    return {"kind": kind, "title": title, "label": label, **named}
 
 
 def chart(title: str, x: str, y: str, lines: Iterable[Document | None], **options: Any) -> Document:
@@ -67,20 +67,20 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], **opti
     return {"title": title, "head": list(head), "rows": [list(row) for row in rows], **options}
 
 
-def save(path: Path, found: Document) -> None:
+def save(path: Path, results: Sequence[Document], title: str = "") -> None:
     """Write a page (.html) or a result file (.json). ConfigError for another name, or where that is not possible."""
     if path.suffix.lower() == ".json":
-        page.write(path, json.dumps(found, allow_nan=False) + "\n")
+        page.write(path, json.dumps({"schema": SCHEMA, "results": results}, allow_nan=False) + "\n")
     elif path.suffix.lower() in (".html", ".htm"):
         from arlo.report.draw import draw
 
-        page.write(path, draw(found))
+        page.write(path, draw(merged(results, title)))
     else:
         raise ConfigError(f"{path}: a report is a page, .html, or a file for `arlo report`, .json")
 
 
-def load(path: Path) -> Document:
-    """Read a result file; ConfigError for what is none."""
+def load(path: Path) -> list[Document]:
+    """The results of a file; ConfigError where there are none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -90,7 +90,8 @@ def load(path: Path) -> Document:
             f"{path} is no result file ({SCHEMA}): write one with `arlo simulate --plot FILE.json`, `arlo replay --out "
             "DIR` (DIR/report.json) or another command's --plot, --report or --out"
         )
-    return found
+    results: list[Document] = found["results"]
+    return results
 
 
 def merged(results: Sequence[Document], title: str = "") -> Document:

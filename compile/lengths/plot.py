@@ -14,11 +14,12 @@ from arlo.report.figure import BLUE, GREEN, GREY, ORANGE, RED
 from arlo.report.result import Document, chart, line, report, save, table
 
 _BARS = 64  # of the histogram, at most
+_NAMED = 8  # lengths whose names have room beside each other
 
 
 def write_page(found: LengthChoice, path: Path, *, title: str) -> None:
     """Write a page (.html), or a file for `arlo report` (.json)."""
-    save(path, document(found, title=title))
+    save(path, [document(found, title=title)])
 
 
 def document(found: LengthChoice, *, title: str) -> Document:
@@ -101,7 +102,7 @@ def _times(found: LengthChoice) -> Document:
 
 
 def _marks(found: LengthChoice) -> list[Document]:
-    return [{"x": int(length), "text": str(length)} for length in found.lengths]
+    return [{"x": int(length), "text": str(length) if len(found.lengths) <= _NAMED else ""} for length in found.lengths]
 
 
 def _axis(found: LengthChoice) -> str:

@@ -25,7 +25,7 @@ _OVER_TIME: tuple[tuple[str, str, str, Any], ...] = (
 
 
 def document(result: Result, *, facts: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()) -> Document:
-    """One run; several are arlo.report.result.merged(). `facts`: what was simulated, in rows."""
+    """One run; several are laid over each other by arlo.report.result.save(). `facts`: what was simulated, in rows."""
     cards = [
         (f"{result.requests:,}", "requests"),
         (share(result.slo_attainment), f"on time, SLO {result.slo_ms:g} ms"),

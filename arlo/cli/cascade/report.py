@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             _pruning(study, words) if words else {},
         ],
     )
-    save(args.out, found)
+    save(args.out, [found])
     if args.json:
         print_json(
             {

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         charts=charts,
         tables=tables,
     )
-    save(args.out, found_here)
+    save(args.out, [found_here])
     if args.json:
         print_json(
             {

@@ -359,7 +359,7 @@ def _print_notes(console: Any, said: list[str]) -> None:
 
 def write_plot(path: Path, made: Sequence[Built], results: Sequence[Result], said: Sequence[list[str]]) -> None:
     """The report of all runs."""
-    from arlo.report.result import merged, save
+    from arlo.report.result import save
     from arlo.simulator.report.page import document
 
     documents = []
@@ -367,4 +367,4 @@ def write_plot(path: Path, made: Sequence[Built], results: Sequence[Result], sai
         lines = (text.partition(" ") for text in describe(each).splitlines())
         facts = [(name, text.strip()) for name, _, text in lines]
         documents.append(document(result, facts=facts, warnings=notes))
-    save(path, merged(documents, "Simulation"))
+    save(path, documents, "Simulation")

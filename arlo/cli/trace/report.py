@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.report.result import Document, chart, line, merged, report, save
+from arlo.report.result import Document, chart, line, report, save
 from arlo.traces.measure import CountsSummary, Summary, clip_percentiles, rates
 from arlo.traces.readers import Counts, Format
 from arlo.traces.trace import Trace
@@ -50,7 +50,7 @@ def load_over_time(data: Trace | Counts, points: int) -> tuple[NDArray[np.float6
 
 def write(shown: list[Shown], path: Path) -> None:
     """Write a page (.html), or a file for `arlo report` (.json)."""
-    save(path, merged([_document(each) for each in shown]))
+    save(path, [_document(each) for each in shown], "Traces")
 
 
 def _document(shown: Shown) -> Document:

@@ -53,9 +53,10 @@ class Loads(HTMLParser):
 def test_a_file_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("plotly")
     path = tmp_path / "deep" / "a.json"
-    save(path, result("a<m>"))
-    assert load(path) == result("a<m>")
-    assert load(path)["charts"][0]["lines"][0]["y"] == [1, 2, None, 8]
+    save(path, [result("a<m>")])
+    (found,) = load(path)
+    assert found == result("a<m>")
+    assert found["charts"][0]["lines"][0]["y"] == [1, 2, None, 8]
     assert main(["report", str(path)]) == 0
     assert f"wrote {tmp_path / 'deep' / 'a.html'}" in capsys.readouterr().err
     text = (tmp_path / "deep" / "a.html").read_text()
@@ -80,6 +81,19 @@ def test_a_file_and_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "<m>" not in re.sub(r"<script.*?</script>", "", body, flags=re.S)
 
 
+def test_marks_on_logarithmic_axes_stand_where_their_lines_are() -> None:
+    pytest.importorskip("plotly")
+    from arlo.report.draw import figure_of
+
+    both = [{"x": 100.0, "text": "SLO"}, {"y": 10.0, "text": "Poisson"}]
+    for log in (False, True):
+        drawn = figure_of(chart("t", "x", "y", [line("l", [1, 1000], [1, 100])], x_log=log, y_log=log, marks=both))
+        slo, poisson = drawn.layout.annotations
+        assert (slo.x, poisson.y) == ((2, 1) if log else (100, 10))
+        assert next(shape.x0 for shape in drawn.layout.shapes) == 100
+        assert drawn.layout.xaxis.type == ("log" if log else None)
+
+
 def test_several_are_laid_over_each_other() -> None:
     one, two = result("one"), result("two", (1, 2, 3, 4), layers=1)
     both = merged([one, two, result("one")])
@@ -100,9 +114,21 @@ def test_several_are_laid_over_each_other() -> None:
     assert merged([one]) is one
 
 
+def test_results_of_several_files_are_told_apart_by_the_files(tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    save(tmp_path / "monday" / "report.json", [result("minilm")])
+    save(tmp_path / "tuesday" / "report.json", [result("minilm", (1, 2, 3))])
+    save(tmp_path / "many.json", [result("rs", (1, 2)), result("late", (1, 3))])
+    files = [str(tmp_path / name) for name in ("monday/report.json", "tuesday/report.json", "many.json")]
+    assert main(["report", *files, "--out", str(tmp_path / "all.html")]) == 0
+    text = (tmp_path / "all.html").read_text()
+    for name in ("monday", "tuesday", "many: rs", "many: late"):
+        assert f"<td>{name}</td>" in text
+
+
 def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a report is a page, \.html, or a file for `arlo report`, \.json"):
-        save(tmp_path / "a.pdf", result("a"))
+        save(tmp_path / "a.pdf", [result("a")])
     (tmp_path / "other.json").write_text('{"schema": "arlo.replay/1"}')
     with pytest.raises(ConfigError, match=r"other.json is no result file \(arlo.report/1\)"):
         load(tmp_path / "other.json")
@@ -110,4 +136,4 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "none.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
-        save(tmp_path / "file" / "a.json", result("a"))
+        save(tmp_path / "file" / "a.json", [result("a")])

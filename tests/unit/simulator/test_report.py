@@ -117,6 +117,5 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path = tmp_path / "report.json"
     assert main(["simulate", *arguments[:-1], str(path)]) == 0
     found = load(path)
-    assert [row[0] for row in found["tables"][0]["rows"]] == ["rs", "eft"]
-    assert [each["name"] for each in found["charts"][0]["lines"]] == ["rs and others alike"]
-    assert "What was simulated: eft" in [each["title"] for each in found["tables"]]
+    assert [each["label"] for each in found] == ["rs", "eft"]
+    assert [each["title"] for each in found[1]["tables"]] == ["Runtimes", "What was simulated"]
