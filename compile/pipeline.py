@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from arlo.catalog.manifest import Manifest
+from arlo.catalog.manifest import Manifest, check
 from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
 from arlo.compile.engines.interface import Engine, get_engine
 from arlo.compile.job import Job
@@ -107,7 +107,7 @@ def compile_model(
             manifest = write_repository(job, runtimes, RepositoryWriter(folder, hasher), batches)
             advice = advise(manifest, requests.by_length, lengths=requests.text)
             manifest = dataclasses.replace(manifest, recommendation=advice, adaptation=options.adaptation)
-            manifest.save(folder)
+            check(manifest).save(folder)
             publish(folder, options.out)
     return manifest
 

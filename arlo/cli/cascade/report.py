@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from arlo.cli.cascade.common import fit_of, study_of, what_accuracy_is
+from arlo.cli.cascade.common import study_of, what_accuracy_is
 from arlo.cli.text import print_json
-from arlo.errors import ConfigError
 from arlo.report.figure import BLUE, GREY, ORANGE, PALE
 from arlo.report.numbers import share
 from arlo.report.result import Document, chart, line, report, save, table
 
 if TYPE_CHECKING:
-    from arlo.cascade.ablation import Pruned, Way, Without
     from arlo.cascade.study import Study
-
-KEPT = {
-    "importance": "important, to a shorter runtime",
-    "plain": "important, as Eq. 5 says",
-    "random": "random",
-    "first": "first",
-}
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
-    from arlo.cascade.ablation import ablation, pruning, ways
-
-    fit = fit_of(args)
     study = study_of(args)
-    if fit and (len(fit) != study.stages or min(fit) < 1):
-        raise ConfigError(f"--fit needs a number of at least 1 for each of the {study.stages} stages")
     test = study.of(2)
     cascade = study.cascade
-    beside = ways(study, fit=fit, seed=args.seed)
-    worth = {point.name: ablation(study, point, seed=args.seed) for point in cascade.points}
-    words = pruning(study, seed=args.seed)
+    labelled = study.labels is not None
     found = report(
         "cascade",
         f"Cascade {cascade.name}",
@@ -51,38 +32,16 @@ def run(args: argparse.Namespace) -> int:
             (" → ".join(stage.name for stage in cascade.stages), "stages"),
             (cascade.default_point or "-", "default point"),
         ],
-        warnings=["The texts have no labels: accuracy is agreement with the last stage."]
-        if study.labels is None
-        else [],
-        charts=[
-            _curve(study, test),
-            *(_reliability(test, s) for s in range(test.stages if test.labels is not None else 0)),
-        ],
-        tables=[
-            _ways(study, beside),
-            *(_ablation(study, name, without) for name, without in worth.items()),
-            _pruning(study, words) if words else {},
-        ],
+        warnings=[] if labelled else ["The texts have no labels: accuracy is agreement with the last stage."],
+        charts=[_curve(study, test), *(_reliability(test, s) for s in range(test.stages if labelled else 0))],
+        tables=[_ways(test)],
     )
     save(args.out, [found])
     if args.json:
-        print_json(
-            {
-                "written": str(args.out),
-                "accuracy_is": what_accuracy_is(study),
-                "ways": [dataclasses.asdict(each) for each in beside],
-                "points": {name: [dataclasses.asdict(each) for each in rows] for name, rows in worth.items()},
-                "pruning": [_known(dataclasses.asdict(each)) for each in words],
-            }
-        )
+        print_json({"written": str(args.out), "accuracy_is": what_accuracy_is(study)})
     else:
         print(f"written to {args.out}")
     return 0
-
-
-def _known(figures: dict[str, Any]) -> dict[str, Any]:
-    """None for what is not known."""
-    return {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in figures.items()}
 
 
 def _reliability(test: Study, s: int) -> Document:
@@ -119,66 +78,13 @@ def _curve(study: Study, test: Study) -> Document:
     return chart("Accuracy and time", "mean time of a text (ms)", what_accuracy_is(study), lines, y_range=around)
 
 
-def _ways(study: Study, beside: Sequence[Way]) -> Document:
-    rows = [(each.name, share(each.accuracy), f"{each.mean_ms:.3g}", f"{each.cost:.3g}") for each in beside]
-    head = ("", what_accuracy_is(study), "mean ms", "device ms of a row, over the models that fit")
-    return table("Ways to answer (test split)", head, rows)
-
-
-def _ablation(study: Study, point: str, without: Sequence[Without]) -> Document:
+def _ways(test: Study) -> Document:
+    """Each stage alone, and each point."""
     rows = [
-        (
-            each.name,
-            share(each.accuracy.mean),
-            f"{each.against.mean:+.2%} ({each.against.low:+.2%} to {each.against.high:+.2%})",
-            share(each.agreement),
-            f"{each.mean_ms:.3g}",
-        )
-        for each in without
+        (stage.name, share(float((said.answer == test.truth).mean())), f"{ms:.3g}")
+        for stage, said, ms in zip(test.cascade.stages, test.said, test.ms.mean(axis=0).tolist(), strict=True)
     ]
-    head = ("", what_accuracy_is(study), "against the point, 95 %", "agreement with the last stage", "mean ms")
-    return table(f"What makes the point {point}", head, rows)
-
-
-_NONE = ("", "", "", "", "")
-
-
-def _pruning(study: Study, words: Sequence[Pruned]) -> Document:
-    def shown(value: float) -> str:
-        return "-" if math.isnan(value) else share(value)
-
-    rows = [
-        (
-            f"{each.alpha:g}, {KEPT[each.how]}",
-            share(each.sent),
-            f"{each.mean_ms:.3g}",
-            share(each.agreement),
-            shown(each.accuracy),
-            share(each.shortened),
-            shown(each.shortened_agreement),
-            shown(each.shortened_accuracy),
-            f"{each.going:,}",
-            shown(each.going_agreement),
-            shown(each.going_accuracy),
-        )
-        for each in words
-    ]
-    test = study.of(2)
-    whole = float((test.giant == test.truth).mean())
-    rows.append(
-        ("whole texts", share(1.0), f"{test.ms[:, -1].mean():.3g}", share(1.0), share(whole), share(0.0), *_NONE)
-    )
-    head = (
-        "alpha, words kept",
-        "tokens sent",
-        "mean ms",
-        "agreement with the whole text's answer",
-        "accuracy",
-        "texts shortened",
-        "their agreement",
-        "their accuracy",
-        "of these go on",
-        "agreement of those",
-        "accuracy of those",
-    )
-    return table("Which words may go (last stage, test split)", head, rows)
+    for point in test.cascade.points:
+        accuracy = point.accuracy[0] if point.accuracy else point.agreement
+        rows.append((point.name, share(accuracy), f"{point.mean_ms:.3g}"))
+    return table("Ways to answer (test split)", ("", what_accuracy_is(test), "mean ms"), rows)

@@ -146,6 +146,22 @@ def test_odd_values_are_answered_in_words(folder: Path, names: str) -> None:
     assert set(folder.parent.parent.iterdir()) - outside <= {folder.parent.parent / "home"}
 
 
+@pytest.mark.parametrize("name", ["../../x", "..", ".x", "a/b", "/x", "x" * 201, "a\nb"])
+def test_a_name_is_no_path(folder: Path, name: str) -> None:
+    before = set(folder.parent.parent.rglob("*"))
+    for line in (
+        "up REPOSITORY --port 0 --grpc-port 0",
+        "compile FOLDER --out out",
+        "emulate --out out --max-lengths 16",
+    ):
+        option = "--model" if line.startswith("emulate") else "--name"
+        given = ["--latency-ms", "1"] if line.startswith("emulate") else []
+        code, said = ended([*line.split(), *given, f"{option}={name}"])
+        assert code == 2, said
+        assert "cannot name a model: use up to 200" in said
+    assert set(folder.parent.parent.rglob("*")) == before
+
+
 def test_there_are_enough_of_them() -> None:
     assert sum(len(list(lines(parser, names))) for names, parser in leaves()) >= 300
 

@@ -1,19 +1,27 @@
 """What a point is worth: beside other ways to answer, and what each of its mechanisms is: the same search without it,
-on the same texts."""
+on the same texts.
+
+    python -m benchmarks.papers.tabi.ablation CASCADE --data FILE --fit 4,1
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from arlo.cascade.decide import Floats
 from arlo.cascade.manifest import Point
-from arlo.cascade.search import exact, points, tabi
+from arlo.cascade.search import exact, points
 from arlo.cascade.search.ladder import as_rules
 from arlo.cascade.spec import Calibrator, Ensemble, Prune, Rules
 from arlo.cascade.study import Played, Study, stage_answers
+from arlo.cli.cascade.common import numbers, study_of
+from benchmarks.papers.tabi import search as tabi
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,10 +138,10 @@ def ways(study: Study, *, fit: Sequence[float] = (), tolerance: float = 0.01, se
         )
     ]
     target = float((select.said[-1].answer == select.truth).mean()) - tolerance
-    stage = tabi.infaas(select.measured(), select.truth, accuracy=target)
+    stage = tabi.infaas(tabi.by_stage(select), select.truth, accuracy=target)
     if stage is not None:
         found.append(dataclasses.replace(found[stage], name=f"INFaaS: {found[stage].name}"))
-    vote = tabi.cocktail(select.measured(), select.truth, accuracy=target)
+    vote = tabi.cocktail(tabi.by_stage(select), select.truth, accuracy=target)
     if vote is not None:
         found.append(_vote(select, test, vote.stages, holds))
     for point in study.cascade.points:
@@ -173,3 +181,29 @@ def _uncalibrated(study: Study, rules: Rules, whole: Played, *, seed: int) -> Pl
     at = int(np.abs(front.cost - float(whole.ms.mean())).argmin())
     prices = (as_rules(front.thresholds[at]),)
     return plain.of(2).play(dataclasses.replace(rules, prices=prices, skip=()), seed=seed)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("cascade", type=Path, help="a cascade.json with operating points")
+    add("--data", type=Path, required=True, metavar="FILE", help="texts, JSON lines")
+    add("--records", type=Path, metavar="DIR", help="where records are (default: records beside the cascade)")
+    add("--fit", metavar="N,...", help="models of each stage that a device holds (default: one each)")
+    args = parser.parse_args(argv, argparse.Namespace(split=None, seed=None, action="ablation"))
+    study = study_of(args)
+    tables = {
+        "ways": [dataclasses.asdict(each) for each in ways(study, fit=numbers(args.fit, "--fit"), seed=args.seed)],
+        "points": {
+            point.name: [dataclasses.asdict(each) for each in ablation(study, point, seed=args.seed)]
+            for point in study.cascade.points
+        },
+        "pruning": [dataclasses.asdict(each) for each in pruning(study, seed=args.seed)],
+    }
+    print(json.dumps(tables, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -10,9 +10,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from arlo.cascade.decide import Answers, Floats, walk
+from arlo.cascade.decide import walk
 from arlo.cascade.search.ensemble import printed_weights, spent
-from arlo.cascade.spec import Ensemble, Rule, Rules
+from arlo.cascade.search.find import SELECT, single_stage
+from arlo.cascade.spec import Ensemble, Prune, Rule, Rules
+from arlo.cascade.study import Measured, Study
 from arlo.errors import ConfigError
 
 Objective = Literal["mean", "p99", "cost", "energy"]
@@ -20,14 +22,6 @@ C_STEPS = tuple(round(0.95 - 0.05 * i, 2) for i in range(19))  # .95, .90, ... .
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SLOWEST = 1.5  # p75 over that of the slowest member, above which a candidate is left out
 MOST_LOSS = 0.02  # of the large model's accuracy by pruning
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
-    """What a stage says of every row, and the ms [rows] it takes."""
-
-    said: Answers
-    ms: Floats
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +104,28 @@ def choose(
         top = max(each.accuracy for each in found)
         raise ConfigError(f"nothing is that accurate within {ms:g} ms: the most accurate has {top:.2%}")
     return min(good, key=value)
+
+
+def by_stage(study: Study) -> list[Measured]:
+    """What each stage says of whole texts, and how long it takes."""
+    return [Measured(each, study.ms[:, s]) for s, each in enumerate(study.said)]
+
+
+def point(study: Study, *, accuracy: float, k: float = 10.0, seed: int = 0) -> Rules:
+    """What Tabi makes of the select split, among all stages of the study or one alone. ConfigError where nothing is
+    that accurate."""
+    select = study.of(SELECT)
+    pruned = {(a, b, alpha): found[1] for (a, b, alpha, how), found in select.pruned.items() if how == "importance"}
+    everything = tuple(range(study.stages))
+    found = candidates(by_stage(select), select.truth, pruned=pruned, k=k, seed=seed)
+    best = choose([each for each in found if each.c is None or each.stages == everything], accuracy=accuracy)
+    if best.c is None:
+        return single_stage(study.stages, best.stages[0])
+    prices = ((Rule(kind="soft", c=best.c, k=k),) * (study.stages - 1),)
+    part = select.with_pruning(best.alpha)
+    weights = printed_weights(part.said, select.truth, part.play(Rules(prices=prices), seed=seed).ended.stage)
+    mix = Ensemble(kind="calibrated", weights=weights)
+    return Rules(prices=prices, prune=Prune(alpha=best.alpha), ensemble=mix)
 
 
 def cost(stage_ms: Sequence[float], reach: Sequence[float], fit: Sequence[float]) -> float:

@@ -1,4 +1,5 @@
-"""HybridServe's search: random thresholds, more of them where accuracy lies near the giant's (Algorithm 1)."""
+"""Random thresholds, more of them where accuracy lies near the last stage's (HybridServe Algorithm 1): where
+exact sweeps of four stages and more start."""
 
 from __future__ import annotations
 
