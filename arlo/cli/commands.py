@@ -50,7 +50,7 @@ COMMANDS = (
     ),
     Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
     Command("report", "arlo.cli.report", "result files as a page, one over the other"),
-    Command("status", "arlo.cli.status", "what is served, how loaded it is, how fast it answers"),
+    Command("status", "arlo.cli.top.status", "what is served, how loaded it is, how fast it answers"),
     Command("top", "arlo.cli.top.command", "the same as a live screen"),
     Command("config", "arlo.cli.config", "check or show a configuration file"),
     Command("gateway", "arlo.cli.gateway", "run the gateway alone, in the foreground"),

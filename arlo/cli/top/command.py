@@ -7,8 +7,8 @@ import asyncio
 import sys
 from typing import Any
 
-from arlo.cli.status import add_options, make_source
 from arlo.cli.text import print_json_line
+from arlo.cli.top.status import add_options, make_source
 from arlo.errors import ConfigError
 
 EPILOG = """examples:
