@@ -53,6 +53,7 @@ _PARAMETER_KINDS: tuple[tuple[type, str], ...] = (
     (str, "string_param"),
 )
 _IDS_DATATYPES = ("INT64", "INT32")
+_TIMES = {field.name for field in dataclasses.fields(Timing)} - {"elapsed_us"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class Codec:
         arrays: dict[str, NDArray[Any]] = {}
         token_level = set()
         read = {
-            tensor.name: _raw_array(tensor, raw[index]) if raw else _typed_array(tensor)
+            tensor.name: from_raw(tensor, raw[index]) if raw else _typed_array(tensor)
             for index, tensor in enumerate(response.outputs)
         }
         owners = self._owners_of(read, len(lengths))
@@ -279,8 +280,8 @@ def _cast(values: NDArray[np.integer[Any]], slot: _Slot) -> NDArray[np.integer[A
     return cast
 
 
-def _raw_array(tensor: Any, data: bytes) -> NDArray[Any]:
-    shape = tuple(tensor.shape)
+def from_raw(tensor: Any, data: bytes) -> NDArray[Any]:
+    """The array of one input or output tensor (name, datatype, shape) and its raw bytes."""
     if tensor.datatype == "BYTES":
         array = np.array(_split_bytes(data, tensor.name), dtype=np.object_)
     elif tensor.datatype == "BF16":
@@ -292,7 +293,7 @@ def _raw_array(tensor: Any, data: bytes) -> NDArray[Any]:
         array = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
         if array.nbytes != len(data):
             raise ServerError(f"output {tensor.name} has {len(data)} bytes, which is no whole number of values")
-    return _reshape(tensor, array, shape)
+    return _reshape(tensor, array)
 
 
 def _typed_array(tensor: Any) -> NDArray[Any]:
@@ -302,14 +303,14 @@ def _typed_array(tensor: Any) -> NDArray[Any]:
         raise ServerError(f"output {tensor.name} of datatype {tensor.datatype!r} came without raw contents")
     values = getattr(tensor.contents, field)
     array = np.array(list(values), _DTYPES.get(tensor.datatype, np.dtype(np.object_)))
-    return _reshape(tensor, array, tuple(tensor.shape))
+    return _reshape(tensor, array)
 
 
-def _reshape(tensor: Any, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _reshape(tensor: Any, array: NDArray[Any]) -> NDArray[Any]:
     try:
-        return array.reshape(shape)
+        return array.reshape(tuple(tensor.shape))
     except ValueError:
-        raise ServerError(f"output {tensor.name} has {array.size} values, its shape is {list(shape)}") from None
+        raise ServerError(f"output {tensor.name} has {array.size} values, its shape is {list(tensor.shape)}") from None
 
 
 def _split_bytes(data: bytes, name: str) -> list[bytes]:
@@ -325,27 +326,13 @@ def _split_bytes(data: bytes, name: str) -> list[bytes]:
 
 
 def _timing(parameters: Mapping[str, Any], elapsed_us: int) -> Timing:
-    found: dict[str, Any] = {}
-    for key, parameter in parameters.items():
-        which = parameter.WhichOneof("parameter_choice")
-        if which is not None:
-            found[key] = getattr(parameter, which)
-
-    def number(name: str) -> int | None:
-        value = found.get(name)
-        return int(value) if isinstance(value, int | float) else None
-
-    return Timing(
-        elapsed_us=elapsed_us,
-        level=number("level"),
-        max_length=number("max_length"),
-        demoted=number("demoted"),
-        queue_us=number("queue_us"),
-        execute_us=number("execute_us"),
-        total_us=number("total_us"),
-        computed_tokens=number("computed_tokens"),
-        batch_rows=number("batch_rows"),
-    )
+    found: dict[str, int] = {}
+    for name in _TIMES & parameters.keys():
+        parameter = parameters[name]
+        value = getattr(parameter, parameter.WhichOneof("parameter_choice") or "", None)
+        if isinstance(value, int | float):
+            found[name] = int(value)
+    return Timing(elapsed_us=elapsed_us, **found)
 
 
 def datatype_of(array: NDArray[Any]) -> str:
@@ -364,8 +351,3 @@ def to_raw(array: NDArray[Any]) -> bytes:
         items = [v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel().tolist()]
         return b"".join(len(v).to_bytes(4, "little") + v for v in items)
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def from_raw(tensor: Any, data: bytes) -> NDArray[Any]:
-    """The array of one input or output tensor (name, datatype, shape) and its raw bytes."""
-    return _raw_array(tensor, data)

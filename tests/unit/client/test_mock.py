@@ -329,7 +329,7 @@ def test_bad_settings_are_told_at_once(cls: Any, arguments: dict[str, Any], matc
 
 def test_the_twins_have_the_same_face() -> None:
     def face(cls: type) -> dict[str, Any]:
-        return {n: m for n, m in vars(cls).items() if inspect.isfunction(m) and not n.startswith("_")}
+        return {n: m for n, m in inspect.getmembers(cls, inspect.isfunction) if not n.startswith("_")}
 
     sync, twin = face(Client), face(AsyncClient)
     assert sync.keys() == twin.keys()
