@@ -17,7 +17,6 @@ from arlo.client.model import from_server
 from arlo.client.result import Result
 from arlo.client.retry import Attempts
 from arlo.client.rows import Row, RowReader
-from arlo.client.tensors import Reader, TensorReader
 from arlo.client.tokenizer import Tokenizer
 from arlo.errors import ConfigError
 
@@ -61,7 +60,7 @@ class Core:
         if timeout_s is not None and not timeout_s > 0:
             raise InvalidRequestError(f"timeout_s must be above 0, not {timeout_s}")
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        return Attempts(timeout_s=timeout_s, retries=self.retries, rng=self._rng, now_s=now_s)
+        return Attempts(timeout_s=timeout_s, retries=self.retries, rng=self._rng, started_s=now_s)
 
     # The model -------------------------------------------------------------------------------------------------------
 
@@ -91,26 +90,9 @@ class Core:
 
     # Requests and results --------------------------------------------------------------------------------------------
 
-    def reader(self, codec: Codec, *, truncate: bool, max_length: int | None) -> Reader:
-        """Reads rows for `codec`'s model; `max_length` may only shorten what the model takes."""
-        if codec.of_tensors:
-            if truncate or max_length is not None:
-                raise InvalidRequestError("truncate and max_length are of tokens, and rows of this model have none")
-            return TensorReader(codec.sized, tuple(codec.info.tasks))
-        if max_length is not None and max_length < 1:
-            raise InvalidRequestError(f"max_length must be 1 or more, not {max_length}")
-        known = [n for n in (codec.info.max_length, max_length) if n is not None]
-        return RowReader(
-            ids_name=codec.ids_name,
-            mask_name=codec.mask_name,
-            type_ids_name=codec.type_ids_name,
-            tokenizer=self.tokenizer,
-            only_text=codec.only_text,
-            limit=min(known, default=None),
-            truncate=truncate,
-            sized=codec.sized,
-            tasks=tuple(codec.info.tasks),
-        )
+    def reader(self, codec: Codec, *, truncate: bool, max_length: int | None) -> RowReader:
+        """Reads rows for `codec`'s model."""
+        return RowReader(codec, self.tokenizer, max_length, truncate)
 
     def call(
         self,

@@ -13,8 +13,7 @@ from arlo.client._waiting import Waiting
 from arlo.client._window import Window
 from arlo.client.errors import ClientError, UnavailableError
 from arlo.client.result import Result
-from arlo.client.rows import Row
-from arlo.client.tensors import Reader
+from arlo.client.rows import Row, RowReader
 from arlo.clock import monotonic_s
 
 _NO_ROW: Any = object()
@@ -59,7 +58,7 @@ class _Link:
 
 
 class _Run:
-    def __init__(self, waiting: Waiting, window: Window, reader: Reader, rows: Any) -> None:
+    def __init__(self, waiting: Waiting, window: Window, reader: RowReader, rows: Any) -> None:
         self._waiting = waiting
         self._window = window
         self._reader = reader
@@ -168,7 +167,7 @@ class _Run:
 
 
 def run(
-    waiting: Waiting, window: Window, reader: Reader, rows: Iterable[Row] | AsyncIterable[Row]
+    waiting: Waiting, window: Window, reader: RowReader, rows: Iterable[Row] | AsyncIterable[Row]
 ) -> AsyncGenerator[Result | ClientError, None]:
     """See Client.stream. Closing the generator ends the call and the threads; a thread that waits for the caller's
     iterable ends with its next row.

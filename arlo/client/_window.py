@@ -20,8 +20,7 @@ from arlo.client.errors import (
 )
 from arlo.client.result import Result
 from arlo.client.retry import Attempts, backoff_s
-from arlo.client.rows import Row
-from arlo.client.tensors import Reader
+from arlo.client.rows import Row, RowReader
 
 # A stream has no status per answer; the Arlo gateway puts its name before the message.
 _STATUS = re.compile(r"\[([A-Z_]+)\] (.*)", re.DOTALL)
@@ -62,7 +61,7 @@ class Window:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def prepare(self, reader: Reader, position: int, row: Row) -> Entry | ClientError:
+    def prepare(self, reader: RowReader, position: int, row: Row) -> Entry | ClientError:
         """Makes the request, or the error that stands for the row. Guarded by nothing."""
         name = str(position)
         try:
@@ -84,7 +83,7 @@ class Window:
 
     def add(self, entry: Entry, now_s: float) -> None:
         """The request is being sent for the first time."""
-        entry.attempts = Attempts(timeout_s=self.timeout_s, retries=self.retries, rng=self._rng, now_s=now_s)
+        entry.attempts = Attempts(timeout_s=self.timeout_s, retries=self.retries, rng=self._rng, started_s=now_s)
         entry.attempts.begin(now_s)
         self._under_way[entry.id] = entry
 

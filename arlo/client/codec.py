@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from arlo.client.errors import InvalidRequestError, ServerError
-from arlo.client.model import TEXT, ModelInfo, Role, roles, takes_only_text
+from arlo.client.model import IDS_DATATYPES, TEXT, ModelInfo, Role, roles, sized_inputs, takes_only_text
 from arlo.client.result import Result, Timing
 from arlo.client.rows import PreparedRow
-from arlo.client.tensors import sized_inputs
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -52,7 +51,6 @@ _PARAMETER_KINDS: tuple[tuple[type, str], ...] = (
     (float, "double_param"),
     (str, "string_param"),
 )
-_IDS_DATATYPES = ("INT64", "INT32")
 _TIMES = {field.name for field in dataclasses.fields(Timing)} - {"elapsed_us"}
 
 
@@ -80,14 +78,13 @@ class Codec:
         self._token_level = frozenset(t.name for t in info.outputs if info.is_token_level(t))
         self._owners = _owners(self._output_names)
         tensors = () if self.only_text else info.inputs
-        sized = sized_inputs(tensors)
-        self.sized = {name: (tensor, _DTYPES[tensor.datatype]) for name, tensor in sized.items()}
-        of_tokens = tuple(t for t in tensors if t.name not in sized)
-        self.of_tensors = bool(sized) and not any(t.datatype != "BYTES" for t in of_tokens)
+        self.sized = {t.name: (t, _DTYPES[t.datatype]) for t in sized_inputs(tensors)}
+        of_tokens = tuple(t for t in tensors if t.name not in self.sized)
+        self.of_tensors = bool(self.sized) and not any(t.datatype != "BYTES" for t in of_tokens)
         role = roles(of_tokens, info.name) if of_tokens and not self.of_tensors else {}
         slots = []
         for tensor in of_tokens:
-            if tensor.datatype not in _IDS_DATATYPES or len(tensor.shape) != 2:
+            if tensor.datatype not in IDS_DATATYPES or len(tensor.shape) != 2:
                 if tensor.optional:
                     continue
                 raise InvalidRequestError(
@@ -103,7 +100,7 @@ class Codec:
         self.ids_name = next((s.name for s in slots if s.role == "ids"), "")  # none of a model of tensors or of text
         others = [s.name for s in slots if s.role == "other"]
         self.type_ids_name = next((n for n in others if "type" in n), None)
-        self._extra_names = {*(s.name for s in slots if s.role != "ids"), *sized}
+        self._extra_names = {*(s.name for s in slots if s.role != "ids"), *self.sized}
         self.mask_name = next((s.name for s in slots if s.role == "mask"), None)
 
     def encode(
@@ -152,11 +149,7 @@ class Codec:
             request.parameters["timeout"].int64_param = timeout_us
         if self._bulk:
             request.parameters["arlo_class"].string_param = "bulk"
-        for name, value in (parameters or {}).items():
-            kind = next((kind for kinds, kind in _PARAMETER_KINDS if isinstance(value, kinds)), None)
-            if kind is None:
-                raise InvalidRequestError(f"parameter {name} must be a bool, int, float or str, not {value!r}")
-            setattr(request.parameters[name], kind, value)
+        set_parameters(request, parameters or {})
         return request
 
     def check_outputs(self, outputs: Sequence[str]) -> None:
@@ -250,6 +243,15 @@ def _owners(names: frozenset[str]) -> dict[str, str]:
         for name in names - of_rows
         if row == "row" or name.startswith(row.removesuffix("row"))
     }
+
+
+def set_parameters(message: Any, parameters: Parameters) -> None:
+    """Adds them to a request or a response. InvalidRequestError for a value that the protocol cannot carry."""
+    for name, value in parameters.items():
+        kind = next((kind for kinds, kind in _PARAMETER_KINDS if isinstance(value, kinds)), None)
+        if kind is None:
+            raise InvalidRequestError(f"parameter {name} must be a bool, int, float or str, not {value!r}")
+        setattr(message.parameters[name], kind, value)
 
 
 def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:

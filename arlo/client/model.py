@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2
 from arlo.client.errors import InvalidRequestError
 
 Role = Literal["ids", "mask", "other"]
+IDS_DATATYPES = ("INT64", "INT32")
 TEXT = "text"  # the input that stands for all others
 TASK = "task"  # the input, and the parameter, that says of which of several tasks a row is
 
@@ -138,6 +139,15 @@ def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
 def takes_only_text(inputs: tuple[TensorInfo, ...]) -> bool:
     """The server makes the tokens, and takes none: a cascade of stages with different vocabularies."""
     return any(t.name == TEXT and not t.optional for t in inputs) and all(t.datatype == "BYTES" for t in inputs)
+
+
+def sized_inputs(inputs: tuple[TensorInfo, ...]) -> list[TensorInfo]:
+    """The inputs of a fixed size for each row: all of a model without token ids; of others what stands beside them."""
+    inputs = tuple(t for t in inputs if t.datatype != "BYTES")
+    of_tokens = [t for t in inputs if t.datatype in IDS_DATATYPES and len(t.shape) == 2]
+    if len(of_tokens) == len(inputs) and all(t.shape[1] > 0 for t in inputs):  # a Triton model of one length
+        return []
+    return [t for t in inputs if all(size > 0 for size in t.shape[1:])]
 
 
 def roles(inputs: tuple[TensorInfo, ...], model: str) -> dict[str, Role]:
