@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from arlo.client import _stream
-from arlo.client._core import Call, Core, chunks, is_long, mark
+from arlo.client._core import Core, chunks, is_long, mark
 from arlo.client._waiting import Waiting
 from arlo.client._window import Window
 from arlo.client.classification import Classification, classifications, classified, names_of, outputs_of, wishes_of
@@ -29,7 +30,7 @@ from arlo.client.errors import (
 from arlo.client.model import ModelInfo
 from arlo.client.result import Result
 from arlo.client.retry import Attempts
-from arlo.client.rows import Row
+from arlo.client.rows import Row, RowReader
 from arlo.client.tokenizer import Text, Tokenizer
 from arlo.client.transport import TLS, ChannelSettings
 from arlo.clock import monotonic_s
@@ -42,6 +43,15 @@ DEFAULT_WINDOW = 64
 DEFAULT_BATCH_ROWS = 64
 
 TransportT = TypeVar("TransportT")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """A request that is ready to be sent, and what decoding its answer needs."""
+
+    codec: Codec
+    request: Any
+    lengths: tuple[int, ...]
 
 
 class Calls(Generic[TransportT]):
@@ -100,9 +110,9 @@ class Calls(Generic[TransportT]):
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
         codec = await self._codec(attempts)
-        wishes = {"outputs": outputs, "request_id": request_id, "parameters": parameters}
-        call = await self._made(codec, [row], batched=False, truncate=truncate, max_length=max_length, **wishes)
-        return await self._infer(codec, call, attempts)
+        wishes: dict[str, Any] = {"outputs": outputs, "request_id": request_id, "parameters": parameters}
+        call = await self._made(codec, [row], truncate=truncate, max_length=max_length, **wishes)
+        return await self._infer(call, attempts, batched=False)
 
     async def infer_batch(
         self,
@@ -122,9 +132,9 @@ class Calls(Generic[TransportT]):
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
         codec = await self._codec(attempts)
-        wishes = {"outputs": outputs, "request_id": request_id, "parameters": parameters}
-        call = await self._made(codec, rows, batched=True, truncate=truncate, max_length=max_length, **wishes)
-        return await self._infer(codec, call, attempts)
+        wishes: dict[str, Any] = {"outputs": outputs, "request_id": request_id, "parameters": parameters}
+        call = await self._made(codec, rows, truncate=truncate, max_length=max_length, **wishes)
+        return await self._infer(call, attempts, batched=True)
 
     async def embed(
         self,
@@ -143,12 +153,12 @@ class Calls(Generic[TransportT]):
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
         codec = await self._codec(attempts)
-        name = self._core.sentence_output(codec, output)
-        wishes: dict[str, Any] = {"batched": not isinstance(texts, str | tuple), "outputs": [name]}
+        name = codec.info.sentence_output() if output is None else output
+        batched = not isinstance(texts, str | tuple)
         parts = []
         for rows in chunks([texts] if isinstance(texts, str | tuple) else texts, batch_rows):
-            call = await self._made(codec, rows, truncate=truncate, max_length=max_length, **wishes)
-            parts.append((await self._infer(codec, call, attempts.again()))[name])
+            call = await self._made(codec, rows, truncate=truncate, max_length=max_length, outputs=[name])
+            parts.append((await self._infer(call, attempts.again(), batched=batched))[name])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     async def classify(
@@ -171,9 +181,9 @@ class Calls(Generic[TransportT]):
         wishes: dict[str, Any] = {"outputs": outputs_of(codec.info), "parameters": parameters}
         found = []
         for rows in chunks([texts] if isinstance(texts, str | tuple) else texts, batch_rows):
-            call = await self._made(codec, rows, batched=True, truncate=truncate, max_length=max_length, **wishes)
+            call = await self._made(codec, rows, truncate=truncate, max_length=max_length, **wishes)
             names = names_of(codec.info, call.request, len(rows))
-            outputs = (await self._infer(codec, call, attempts.again())).outputs
+            outputs = (await self._infer(call, attempts.again(), batched=True)).outputs
             found += classifications(outputs, names, codec.info.label_activation)
         return found
 
@@ -243,13 +253,33 @@ class Calls(Generic[TransportT]):
         self._closed = True
         await self._waiting.close()
 
-    async def _made(self, codec: Codec, rows: Sequence[Row], **wishes: Any) -> Call:
-        make = functools.partial(self._core.call, codec, rows, **wishes)
-        return await self._waiting.compute(make) if is_long(rows) else make()
+    async def _made(
+        self,
+        codec: Codec,
+        rows: Sequence[Row],
+        *,
+        truncate: bool,
+        max_length: int | None,
+        outputs: Sequence[str] | None,
+        request_id: str | None = None,
+        parameters: Parameters | None = None,
+    ) -> _Call:
+        read = functools.partial(RowReader(codec, self._core.tokenizer, max_length, truncate).read, rows)
+        prepared = await self._waiting.compute(read) if is_long(rows) else read()
+        name = request_id if request_id is not None else self._core.new_id()
+        request = codec.encode(prepared, request_id=name, outputs=outputs, parameters=parameters)
+        return _Call(codec, request, tuple(row.ids.size for row in prepared))
 
-    async def _infer(self, codec: Codec, call: Call, attempts: Attempts) -> Result:
+    async def _infer(self, call: _Call, attempts: Attempts, *, batched: bool) -> Result:
         response = await self._send("ModelInfer", call.request, attempts)
-        return self._core.result(codec, call, response, attempts, monotonic_s())
+        elapsed_us = attempts.elapsed_us(monotonic_s())
+        try:
+            return call.codec.decode(
+                response, call.lengths, batched=batched, attempts=attempts.made, elapsed_us=elapsed_us
+            )
+        except ClientError as error:
+            error.attempts = attempts.made
+            raise mark(error, call.request) from None
 
     async def _opened(
         self,
@@ -263,7 +293,7 @@ class Calls(Generic[TransportT]):
         parameters: Parameters | None,
     ) -> AsyncGenerator[Result | ClientError, None]:
         codec = await self._codec(self._core.attempts(timeout_s, monotonic_s()))
-        reader = self._core.reader(codec, truncate=truncate, max_length=max_length)
+        reader = RowReader(codec, self._core.tokenizer, max_length, truncate)
         under_way = Window(
             codec=codec,
             size=window,

@@ -11,32 +11,20 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from arlo.client.codec import Codec, Parameters
+from arlo.client.codec import Codec
 from arlo.client.errors import ClientError, InvalidRequestError, NotFoundError
 from arlo.client.model import from_server
-from arlo.client.result import Result
 from arlo.client.retry import Attempts
-from arlo.client.rows import Row, RowReader
+from arlo.client.rows import Row
 from arlo.client.tokenizer import Tokenizer
 from arlo.errors import ConfigError
 
 LONG_TEXT = 20_000  # characters; tokenising more than that would hold up an event loop by milliseconds
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Call:
-    """A request that is ready to be sent, and what decoding its answer needs."""
-
-    request: Any
-    lengths: tuple[int, ...]
-    batched: bool
-
-
 @dataclasses.dataclass(kw_only=True)
 class Core:
-    """Settings, the model once it is known, and the making of requests and results. Safe for threads: `codec` is set
-    once and never changed in place.
-    """
+    """Settings, and the model once it is known. Safe for threads: `codec` is set once and never changed in place."""
 
     model: str | None
     tokenizer: Tokenizer | None
@@ -62,7 +50,9 @@ class Core:
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         return Attempts(timeout_s=timeout_s, retries=self.retries, rng=self._rng, started_s=now_s)
 
-    # The model -------------------------------------------------------------------------------------------------------
+    def new_id(self) -> str:
+        """A request's id: unique in this process, and most likely beyond."""
+        return f"{self._id_prefix}-{next(self._ids)}"
 
     @staticmethod
     def only_model(index: Any) -> str:
@@ -87,51 +77,6 @@ class Core:
         if name is None:
             return "ServerReady", service_pb2.ServerReadyRequest()
         return "ModelReady", service_pb2.ModelReadyRequest(name=name)
-
-    # Requests and results --------------------------------------------------------------------------------------------
-
-    def reader(self, codec: Codec, *, truncate: bool, max_length: int | None) -> RowReader:
-        """Reads rows for `codec`'s model."""
-        return RowReader(codec, self.tokenizer, max_length, truncate)
-
-    def call(
-        self,
-        codec: Codec,
-        rows: Sequence[Row],
-        *,
-        batched: bool,
-        truncate: bool,
-        max_length: int | None,
-        outputs: Sequence[str] | None,
-        request_id: str | None = None,
-        parameters: Parameters | None = None,
-    ) -> Call:
-        """A request of these rows. `batched`: answered rows first; else of one row, without a row dimension."""
-        prepared = self.reader(codec, truncate=truncate, max_length=max_length).read(rows)
-        # An id of our own is unique in this process, and most likely beyond.
-        name = request_id if request_id is not None else f"{self._id_prefix}-{next(self._ids)}"
-        request = codec.encode(prepared, request_id=name, outputs=outputs, parameters=parameters)
-        return Call(request, tuple(row.ids.size for row in prepared), batched)
-
-    @staticmethod
-    def result(codec: Codec, call: Call, response: Any, attempts: Attempts, now_s: float) -> Result:
-        """The Result of a ModelInferResponse."""
-        elapsed_us = attempts.elapsed_us(now_s)
-        try:
-            return codec.decode(
-                response, call.lengths, batched=call.batched, attempts=attempts.made, elapsed_us=elapsed_us
-            )
-        except ClientError as error:
-            error.attempts = attempts.made
-            raise mark(error, call.request) from None
-
-    @staticmethod
-    def sentence_output(codec: Codec, output: str | None) -> str:
-        """The output that `embed` returns."""
-        if output is None:
-            return codec.info.sentence_output()
-        codec.check_outputs([output])
-        return output
 
 
 def chunks(texts: Sequence[Row], batch_rows: int) -> list[Sequence[Row]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tritonclient.grpc import model_config_pb2
 
 from arlo.client.errors import InvalidRequestError
 
 Role = Literal["ids", "mask", "other"]
+T = TypeVar("T")
 IDS_DATATYPES = ("INT64", "INT32")
 TEXT = "text"  # the input that stands for all others
 TASK = "task"  # the input, and the parameter, that says of which of several tasks a row is
@@ -89,28 +90,19 @@ def from_server(metadata: Any, config: Any | None) -> ModelInfo:
         outputs=outputs,
         max_length=max_length,
         token_level=token_level,
-        labels=_labels(parameters.get("labels", "")),
+        labels=tuple(map(str, _read(parameters.get("labels", ""), list))),
         label_activation=parameters.get("label_activation", ""),
-        tasks=_tasks(parameters.get("tasks", "")),
+        tasks={name: tuple(map(str, labels)) for name, labels in _read(parameters.get("tasks", ""), dict).items()},
     )
 
 
-def _labels(text: str) -> tuple[str, ...]:
-    """Of a JSON list; anything else is none."""
+def _read(text: str, kind: type[T]) -> T:
+    """A JSON value of this kind; anything else is an empty one."""
     try:
         found = json.loads(text)
     except ValueError:
-        return ()
-    return tuple(found) if isinstance(found, list) and all(isinstance(each, str) for each in found) else ()
-
-
-def _tasks(text: str) -> dict[str, tuple[str, ...]]:
-    """Of a JSON object of lists; anything else is none."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return {name: tuple(map(str, labels)) for name, labels in found.items()} if isinstance(found, dict) else {}
+        return kind()
+    return found if isinstance(found, kind) else kind()
 
 
 def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
