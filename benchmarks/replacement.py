@@ -3,7 +3,7 @@
 A cluster as `arlo serve` runs it, real Triton workers, four as in examples/demo.toml. One worker goes from the runtime
 of 128 tokens to that of 512 and back; the other three serve 256, 384 and 512. Two models:
 
-    minilm      the demo's model (compiled when it is not there), English prose through the SDK
+    minilm      the demo's model (compiled when it is not there), English prose
     emulated    engines that take the time of a GPU (the paper's BERT-base estimate) and load at once
 
 each in both orders: drain, unload, load, warm up, join (make_before_break = false: what counts is the time from drain
@@ -136,7 +136,6 @@ async def measure(config: Config, manifest: Manifest, rate: float, moves: int, s
         options = ReplayOptions(
             endpoint=cluster.addresses.grpc,
             model=cluster.model,
-            sender="sdk" if manifest.tokenizer else "native",
             tokenizer=config.model.repository / manifest.tokenizer if manifest.tokenizer else None,
             slo_ms=config.model.slo_ms,
             seed=seed,

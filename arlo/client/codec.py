@@ -187,6 +187,7 @@ class Codec:
             raise ServerError(f"the answer names {len(response.outputs)} outputs but carries {len(raw)} of them")
         arrays: dict[str, NDArray[Any]] = {}
         token_level = set()
+        longest = max(lengths)  # 0: the server makes the tokens, and says not how many
         read = {
             tensor.name: from_raw(tensor, raw[index]) if raw else _typed_array(tensor)
             for index, tensor in enumerate(response.outputs)
@@ -201,9 +202,9 @@ class Codec:
                 raise ServerError(
                     f"output {tensor.name} has shape {list(array.shape)}, the request has {len(lengths)} rows"
                 )
-            if tensor.name in self._token_level and array.ndim >= 2 and array.shape[1] >= max(lengths):
+            if tensor.name in self._token_level and array.ndim >= 2 and 0 < longest <= array.shape[1]:
                 token_level.add(tensor.name)
-                array = array[:, : max(lengths)]
+                array = array[:, :longest]
             arrays[tensor.name] = array if batched else array[0]
         return Result(
             id=response.id,

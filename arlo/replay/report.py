@@ -49,7 +49,6 @@ def _head(result: ReplayResult) -> str:
         h["started_at"],
         f"{len(trace)} requests over {trace.duration_s:.1f} s",
         h["input"],
-        f"{h['sender']} sender",
         f"{machine['cpu']}, {machine['cores']} cores",
     ]
     return " · ".join(parts)

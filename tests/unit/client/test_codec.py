@@ -75,6 +75,15 @@ def test_a_model_that_takes_nothing_but_text_gets_it() -> None:
             wrong()
 
 
+def test_outputs_by_token_are_whole_where_the_server_makes_the_tokens() -> None:
+    codec = Codec(dataclasses.replace(TEXTS, outputs=(tensor("tags", (-1, -1), "INT32"),)))
+    response = service_pb2.ModelInferResponse(model_name="m", id="x")
+    response.outputs.add(name="tags", datatype="INT32", shape=(1, 3))
+    response.raw_output_contents.append(np.arange(3, dtype="<i4").tobytes())
+    result = codec.decode(response, (0,), batched=False, attempts=1, elapsed_us=0)
+    assert result["tags"].tolist() == result.rows("tags")[0].tolist() == [0, 1, 2]
+
+
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40), min_size=1, max_size=8))
 @settings(deadline=None)
 def test_what_is_sent_is_what_was_given(rows: list[list[int]]) -> None:
