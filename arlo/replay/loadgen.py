@@ -102,17 +102,18 @@ def connection_flags(tls: TLS | None, token: str | None, work: Path) -> list[str
     """The flags of arlo-loadgen for TLS and token; the token goes by a file that only the user can read."""
     flags: list[str] = []
     if tls is not None:
-        flags.append("--tls")
-        named = {"--ca-file": tls.ca, "--cert-file": tls.cert, "--key-file": tls.key, "--server-name": tls.server_name}
-        for flag, value in named.items():
-            if value is not None:
-                flags += [flag, str(value)]
+        files = {"--ca-file": tls.ca, "--cert-file": tls.cert, "--key-file": tls.key}
+        flags = ["--tls", *_pairs({**files, "--server-name": tls.server_name})]
     if token is not None:
         path = work / "token"
         path.touch(mode=0o600)
         path.write_text(token)
         flags += ["--token-file", str(path)]
     return flags
+
+
+def _pairs(values: Mapping[str, object]) -> list[str]:
+    return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
 
 
 def _flags(options: ReplayOptions, work: Path) -> list[str]:
@@ -131,8 +132,7 @@ def _flags(options: ReplayOptions, work: Path) -> list[str]:
     }
     if options.keep_responses:
         values |= {"--responses": work / "responses", "--response-every": options.keep_responses}
-    flags = [text for flag, value in values.items() for text in (flag, str(value))]
-    return flags + connection_flags(options.tls, options.token, work)
+    return _pairs(values) + connection_flags(options.tls, options.token, work)
 
 
 def _supervise(

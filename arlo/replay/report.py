@@ -9,7 +9,7 @@ from typing import Any
 from arlo.replay.outcomes import OUTCOMES
 from arlo.replay.plots import figures, outcome_color
 from arlo.replay.result import ReplayResult
-from arlo.replay.table import rows_of
+from arlo.replay.table import gaps, rows_of
 from arlo.report import page
 from arlo.report.numbers import ms, share
 from arlo.report.table import facts
@@ -72,11 +72,7 @@ def _cards(result: ReplayResult) -> str:
 
 def _warnings(result: ReplayResult) -> list[str]:
     s = result.summary
-    lines = []
-    if s.interrupted:
-        lines.append(f"Interrupted: {s.planned - s.requests} requests of the trace were not sent.")
-    if s.undrained:
-        lines.append("Some requests were cancelled because their answers did not come in time.")
+    lines = gaps(s)
     if s.sends.late:
         lines.append(
             f"{s.sends.late} requests left more than {s.sends.threshold_ms:g} ms after their instant (at most "
