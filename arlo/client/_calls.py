@@ -82,7 +82,7 @@ class Calls(Generic[TransportT]):
             bulk=bulk,
         )
         self._waiting = self._waits(settings, transport)
-        self._learning = self._waiting.queue()  # holds an item while nobody asks for the model's description
+        self._learning = self._waiting.queue()  # a lock: who takes its one item asks for the model's description
         self._learning.put_nowait(True)
         self._closed = False
 

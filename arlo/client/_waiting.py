@@ -77,8 +77,8 @@ class TaskQueue(asyncio.Queue[Any]):
 
     async def take(self, wait_s: float | None = None) -> Any:
         """As ThreadQueue.take."""
-        if not self.empty():
-            return self.get_nowait()
+        if wait_s is None or not self.empty():
+            return await self.get()
         try:
             async with asyncio.timeout(wait_s):
                 return await self.get()

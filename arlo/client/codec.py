@@ -330,10 +330,9 @@ def _split_bytes(data: bytes, name: str) -> list[bytes]:
 
 def _timing(parameters: Mapping[str, Any], elapsed_us: int) -> Timing:
     found: dict[str, int] = {}
-    for name in _TIMES & parameters.keys():
-        parameter = parameters[name]
+    for name, parameter in parameters.items():
         value = getattr(parameter, parameter.WhichOneof("parameter_choice") or "", None)
-        if isinstance(value, int | float):
+        if name in _TIMES and isinstance(value, int | float):
             found[name] = int(value)
     return Timing(elapsed_us=elapsed_us, **found)
 

@@ -304,7 +304,8 @@ async def test_long_texts_leave_the_event_loop_free(monkeypatch: pytest.MonkeyPa
     async with AsyncClient(transport=MockTransport(sums)) as client:
         await client.infer_batch(["short"])
         await client.infer_batch(["long " * 5000])
-    assert where == [True, False]
+        await client.infer("long " * 5000)
+    assert where == [True, False, False]
 
 
 # Setting up ----------------------------------------------------------------------------------------------------------
