@@ -248,23 +248,18 @@ def test_a_token_is_sent_with_every_request(server: KServeServer) -> None:
 
 
 def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
-    ca, key = certificate(tmp_path, "localhost")
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), ca.read_bytes())], ca.read_bytes(), True)
-    tls = TLS(ca=ca, cert=ca, key=key, server_name="localhost")
+    pytest.importorskip("cryptography", reason="makes the certificates of this test")
+    from tests.fakes.certificates import Authority
+
+    authority = Authority(tmp_path / "authority")
+    cert, key = authority.issue("gateway.example", loopback=False)
+    ca = authority.ca
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())], ca.read_bytes(), True)
+    tls = TLS(ca=ca, cert=cert, key=key, server_name="gateway.example")
     with KServeServer(credentials=credentials) as server:
         assert counts(replay(server, even(5), tls=tls)) == {"on_time": 5}
         with pytest.raises(UnavailableError):
-            replay(server, even(5), tls=TLS(ca=ca, server_name="localhost"))
-
-
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A self-signed certificate and its key, PEM."""
-    ca, key = folder / "ca.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
-    command += ["-out", str(ca), "-keyout", str(key)]
-    subprocess.run(command, check=True, capture_output=True)
-    return ca, key
+            replay(server, even(5), tls=TLS(ca=ca, server_name="gateway.example"))
 
 
 def test_a_target_that_is_not_there() -> None:
