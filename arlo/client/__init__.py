@@ -9,9 +9,8 @@
 the guide.
 """
 
-from arlo.client.aio import AsyncClient
 from arlo.client.classification import Classification
-from arlo.client.client import Client
+from arlo.client.client import AsyncClient, Client
 from arlo.client.errors import (
     AuthError,
     ClientError,

@@ -1,4 +1,4 @@
-"""What `Client` and `AsyncClient` share: everything but waiting. No I/O here."""
+"""What a client knows and decides, without waiting: no I/O here."""
 
 from __future__ import annotations
 
@@ -7,87 +7,52 @@ import itertools
 import random
 import secrets
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from arlo.client._window import Window
-from arlo.client.codec import Codec, Parameters
+from arlo.client.codec import Codec
 from arlo.client.errors import ClientError, InvalidRequestError, NotFoundError
 from arlo.client.model import from_server
-from arlo.client.result import Result
 from arlo.client.retry import Attempts
-from arlo.client.rows import PreparedRow, Row, RowReader
-from arlo.client.tensors import Reader, TensorReader
+from arlo.client.rows import Row
 from arlo.client.tokenizer import Tokenizer
-from arlo.client.transport import TLS, ChannelSettings
 from arlo.errors import ConfigError
 
-DEFAULT_ENDPOINT = "127.0.0.1:8001"
-DEFAULT_TIMEOUT_S = 30.0
-DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-DEFAULT_RETRIES = 2
-DEFAULT_WINDOW = 64
-DEFAULT_BATCH_ROWS = 64
 LONG_TEXT = 20_000  # characters; tokenising more than that would hold up an event loop by milliseconds
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Call:
-    """A request that is ready to be sent, and what decoding its answer needs."""
-
-    request: Any
-    lengths: tuple[int, ...]
-    batched: bool
-
-
+@dataclasses.dataclass(kw_only=True)
 class Core:
-    """Settings, the model once it is known, and the making of requests and results. Safe for threads: `codec` is set
-    once and never changed in place.
-    """
+    """Settings, and the model once it is known. Safe for threads: `codec` is set once and never changed in place."""
 
-    def __init__(
-        self,
-        *,
-        endpoint: str,
-        model: str | None,
-        tokenizer: str | Path | Tokenizer | None,
-        timeout_s: float | None,
-        tls: TLS | None,
-        token: str | None,
-        max_message_bytes: int,
-        retries: int,
-        bulk: bool = False,
-    ) -> None:
-        if timeout_s is not None and not timeout_s > 0:
-            raise ConfigError(f"timeout_s must be above 0, or None for no deadline; not {timeout_s}")
-        if retries < 0:
-            raise ConfigError(f"retries must be 0 or more, not {retries}")
-        self.settings = ChannelSettings(endpoint=endpoint, tls=tls, token=token, max_message_bytes=max_message_bytes)
-        self.model = model
-        self.tokenizer = tokenizer if tokenizer is None or isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
-        self.timeout_s = timeout_s
-        self.retries = retries
-        self._bulk = bulk
-        self.rng = random.Random()
-        self.codec: Codec | None = None
-        self._id_prefix = secrets.token_hex(4)
-        self._ids = itertools.count()
+    model: str | None
+    tokenizer: Tokenizer | None
+    timeout_s: float | None
+    max_message_bytes: int  # of one request or response
+    retries: int
+    bulk: bool
+    codec: Codec | None = None
+    _rng: random.Random = dataclasses.field(default_factory=random.Random)
+    _id_prefix: str = dataclasses.field(default_factory=lambda: secrets.token_hex(4))
+    _ids: itertools.count[int] = dataclasses.field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ConfigError(f"timeout_s must be above 0, or None for no deadline; not {self.timeout_s}")
+        if self.retries < 0:
+            raise ConfigError(f"retries must be 0 or more, not {self.retries}")
 
     def attempts(self, timeout_s: float | None, now_s: float) -> Attempts:
         """The bounds of one call; `timeout_s` None takes the client's."""
         if timeout_s is not None and not timeout_s > 0:
             raise InvalidRequestError(f"timeout_s must be above 0, not {timeout_s}")
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        return Attempts(timeout_s=timeout_s, retries=self.retries, rng=self.rng, now_s=now_s)
+        return Attempts(timeout_s=timeout_s, retries=self.retries, rng=self._rng, started_s=now_s)
 
-    # The model -------------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def index_request() -> Any:
-        """Asks which models are ready."""
-        return service_pb2.RepositoryIndexRequest(ready=True)
+    def new_id(self) -> str:
+        """A request's id: unique in this process, and most likely beyond."""
+        return f"{self._id_prefix}-{next(self._ids)}"
 
     @staticmethod
     def only_model(index: Any) -> str:
@@ -99,20 +64,10 @@ class Core:
             raise NotFoundError(f"the server has several models ({', '.join(names)}): pass model= to the client")
         return str(names[0])
 
-    @staticmethod
-    def metadata_request(model: str) -> Any:
-        """Asks for the model's inputs and outputs."""
-        return service_pb2.ModelMetadataRequest(name=model)
-
-    @staticmethod
-    def config_request(model: str) -> Any:
-        """Asks for the model's configuration, which tells the longest row."""
-        return service_pb2.ModelConfigRequest(name=model)
-
     def learn(self, metadata: Any, config: Any | None) -> Codec:
         """Keeps what the server said; `config` None when it offers no configuration."""
         pad_id = self.tokenizer.pad_id if self.tokenizer else 0
-        codec = Codec(from_server(metadata, config), pad_id=pad_id, bulk=self._bulk)
+        codec = Codec(from_server(metadata, config), pad_id=pad_id, bulk=self.bulk)
         self.codec = codec
         return codec
 
@@ -123,121 +78,14 @@ class Core:
             return "ServerReady", service_pb2.ServerReadyRequest()
         return "ModelReady", service_pb2.ModelReadyRequest(name=name)
 
-    # Requests and results --------------------------------------------------------------------------------------------
 
-    def reader(self, codec: Codec, *, truncate: bool, max_length: int | None) -> Reader:
-        """Reads rows for `codec`'s model; `max_length` may only shorten what the model takes."""
-        if codec.of_tensors:
-            if truncate or max_length is not None:
-                raise InvalidRequestError("truncate and max_length are of tokens, and rows of this model have none")
-            return TensorReader(codec.sized, tuple(codec.info.tasks))
-        if max_length is not None and max_length < 1:
-            raise InvalidRequestError(f"max_length must be 1 or more, not {max_length}")
-        known = [n for n in (codec.info.max_length, max_length) if n is not None]
-        return RowReader(
-            ids_name=codec.ids_name,
-            mask_name=codec.mask_name,
-            type_ids_name=codec.type_ids_name,
-            tokenizer=self.tokenizer,
-            only_text=codec.only_text,
-            limit=min(known, default=None),
-            truncate=truncate,
-            sized=codec.sized,
-            tasks=tuple(codec.info.tasks),
-        )
-
-    def single(
-        self,
-        codec: Codec,
-        row: Row,
-        *,
-        truncate: bool,
-        max_length: int | None,
-        outputs: Sequence[str] | None,
-        request_id: str | None = None,
-        parameters: Parameters | None = None,
-    ) -> Call:
-        """A request of one row, answered without a row dimension."""
-        rows = [self.reader(codec, truncate=truncate, max_length=max_length).read_one(row)]
-        return self._call(codec, rows, outputs, request_id, parameters, batched=False)
-
-    def batch(
-        self,
-        codec: Codec,
-        rows: Sequence[Row],
-        *,
-        truncate: bool,
-        max_length: int | None,
-        outputs: Sequence[str] | None,
-        request_id: str | None = None,
-        parameters: Parameters | None = None,
-    ) -> Call:
-        """A request of many rows, answered rows first."""
-        prepared = self.reader(codec, truncate=truncate, max_length=max_length).read(rows)
-        return self._call(codec, prepared, outputs, request_id, parameters, batched=True)
-
-    def _call(
-        self,
-        codec: Codec,
-        rows: Sequence[PreparedRow],
-        outputs: Sequence[str] | None,
-        request_id: str | None,
-        parameters: Parameters | None,
-        *,
-        batched: bool,
-    ) -> Call:
-        # An id of our own is unique in this process, and most likely beyond.
-        name = request_id if request_id is not None else f"{self._id_prefix}-{next(self._ids)}"
-        request = codec.encode(rows, request_id=name, outputs=outputs, parameters=parameters)
-        return Call(request, tuple(row.ids.size for row in rows), batched)
-
-    def window(
-        self,
-        codec: Codec,
-        size: int,
-        outputs: Sequence[str] | None,
-        timeout_s: float | None,
-        parameters: Parameters | None = None,
-    ) -> Window:
-        """The bookkeeping of one stream."""
-        return Window(
-            codec,
-            size=size,
-            outputs=outputs,
-            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
-            parameters=parameters,
-            retries=self.retries,
-            max_message_bytes=self.settings.max_message_bytes,
-        )
-
-    @staticmethod
-    def result(codec: Codec, call: Call, response: Any, attempts: Attempts, now_s: float) -> Result:
-        """The Result of a ModelInferResponse."""
-        elapsed_us = attempts.elapsed_us(now_s)
-        try:
-            return codec.decode(
-                response, call.lengths, batched=call.batched, attempts=attempts.made, elapsed_us=elapsed_us
-            )
-        except ClientError as error:
-            error.attempts = attempts.made
-            raise mark(error, call.request) from None
-
-    @staticmethod
-    def sentence_output(codec: Codec, output: str | None) -> str:
-        """The output that `embed` returns."""
-        if output is None:
-            return codec.info.sentence_output()
-        codec.check_outputs([output])
-        return output
-
-    @staticmethod
-    def chunks(texts: Sequence[Row], batch_rows: int) -> list[Sequence[Row]]:
-        """`texts` in pieces of at most `batch_rows`."""
-        if batch_rows < 1:
-            raise InvalidRequestError(f"batch_rows must be 1 or more, not {batch_rows}")
-        if len(texts) == 0:
-            raise InvalidRequestError("no texts: give at least one")
-        return [texts[i : i + batch_rows] for i in range(0, len(texts), batch_rows)]
+def chunks(texts: Sequence[Row], batch_rows: int) -> list[Sequence[Row]]:
+    """`texts` in pieces of at most `batch_rows`."""
+    if batch_rows < 1:
+        raise InvalidRequestError(f"batch_rows must be 1 or more, not {batch_rows}")
+    if len(texts) == 0:
+        raise InvalidRequestError("no texts: give at least one")
+    return [texts[i : i + batch_rows] for i in range(0, len(texts), batch_rows)]
 
 
 def is_long(rows: Sequence[Row]) -> bool:

@@ -20,8 +20,7 @@ from arlo.client.errors import (
 )
 from arlo.client.result import Result
 from arlo.client.retry import Attempts, backoff_s
-from arlo.client.rows import Row
-from arlo.client.tensors import Reader
+from arlo.client.rows import Row, RowReader
 
 # A stream has no status per answer; the Arlo gateway puts its name before the message.
 _STATUS = re.compile(r"\[([A-Z_]+)\] (.*)", re.DOTALL)
@@ -37,53 +36,45 @@ class Entry:
     attempts: Attempts | None = None
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Window:
     """What is under way. One lock, or one event loop, guards add, answer, expire, broken and resend."""
 
-    def __init__(
-        self,
-        codec: Codec,
-        *,
-        size: int,
-        outputs: Sequence[str] | None,
-        timeout_s: float | None,
-        parameters: Parameters | None = None,
-        retries: int,
-        max_message_bytes: int,
-    ) -> None:
-        if size < 1:
-            raise InvalidRequestError(f"window must be 1 or more, not {size}")
-        if outputs is not None:
-            codec.check_outputs(outputs)
-        self.size = size
-        self._codec = codec
-        self._outputs = outputs
-        self._parameters = parameters
-        self._timeout_s = timeout_s
-        self._retries = retries
-        self._max_message_bytes = max_message_bytes
-        self._rng = random.Random()
-        self._under_way: dict[str, Entry] = {}  # in order of first sending, so the first deadline is the first entry's
-        self._breaks = 0  # in a row, without an answer between
+    codec: Codec
+    size: int
+    outputs: Sequence[str] | None
+    timeout_s: float | None
+    parameters: Parameters | None
+    retries: int
+    max_message_bytes: int
+    _rng: random.Random = dataclasses.field(default_factory=random.Random)
+    # In order of first sending, so the first deadline is the first entry's.
+    _under_way: dict[str, Entry] = dataclasses.field(default_factory=dict)
+    _breaks: int = 0  # in a row, without an answer between
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise InvalidRequestError(f"window must be 1 or more, not {self.size}")
+        if self.outputs is not None:
+            self.codec.check_outputs(self.outputs)
 
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def prepare(self, reader: Reader, position: int, row: Row) -> Entry | ClientError:
+    def prepare(self, reader: RowReader, position: int, row: Row) -> Entry | ClientError:
         """Makes the request, or the error that stands for the row. Guarded by nothing."""
         name = str(position)
         try:
-            prepared = reader.read_one(row)
-            timeout_us = None if self._timeout_s is None else max(1, round(self._timeout_s * 1e6))
-            request = self._codec.encode(
+            (prepared,) = reader.read([row])
+            request = self.codec.encode(
                 [prepared],
                 request_id=name,
-                outputs=self._outputs,
-                timeout_us=timeout_us,
-                parameters=self._parameters,
+                outputs=self.outputs,
+                timeout_us=None if self.timeout_s is None else max(1, round(self.timeout_s * 1e6)),
+                parameters=self.parameters,
             )
             # A message over the limit would end the stream for all of them.
-            if (size := request.ByteSize()) > self._max_message_bytes:
+            if (size := request.ByteSize()) > self.max_message_bytes:
                 raise MessageTooLargeError(f"the request has {size} bytes, max_message_bytes is too small for it")
         except ClientError as error:
             error.request_id = name
@@ -92,7 +83,7 @@ class Window:
 
     def add(self, entry: Entry, now_s: float) -> None:
         """The request is being sent for the first time."""
-        entry.attempts = Attempts(timeout_s=self._timeout_s, retries=self._retries, rng=self._rng, now_s=now_s)
+        entry.attempts = Attempts(timeout_s=self.timeout_s, retries=self.retries, rng=self._rng, started_s=now_s)
         entry.attempts.begin(now_s)
         self._under_way[entry.id] = entry
 
@@ -112,7 +103,7 @@ class Window:
             if response.error_message:
                 found = _STATUS.fullmatch(response.error_message)
                 raise from_status(*(found.groups() if found else ("UNKNOWN", response.error_message)))
-            return self._codec.decode(
+            return self.codec.decode(
                 inner,
                 (entry.length,),
                 batched=False,
@@ -124,7 +115,7 @@ class Window:
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the next deadline, 0 when it has passed; None when there is none."""
-        if self._timeout_s is None or not self._under_way:
+        if self.timeout_s is None or not self._under_way:
             return None
         first = next(iter(self._under_way.values()))
         try:
@@ -137,14 +128,14 @@ class Window:
         errors: list[ClientError] = []
         while self.wait_s(now_s) == 0.0:
             entry = self._under_way.pop(next(iter(self._under_way)))
-            message = f"no answer within {self._timeout_s} s: pass a larger timeout_s, or a smaller window"
+            message = f"no answer within {self.timeout_s} s: pass a larger timeout_s, or a smaller window"
             errors.append(self._named(DeadlineExceededError(message, code="DEADLINE_EXCEEDED"), entry))
         return errors
 
     def broken(self, error: ClientError) -> float:
         """The stream ended. Seconds to wait before opening it again; raises `error` when it must not be."""
         self._breaks += 1
-        if self._breaks > self._retries or not is_retryable(error):
+        if self._breaks > self.retries or not is_retryable(error):
             error.attempts = self._breaks
             raise error
         return backoff_s(self._breaks, self._rng)

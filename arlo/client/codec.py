@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from arlo.client.errors import InvalidRequestError, ServerError
-from arlo.client.model import TEXT, ModelInfo, Role, roles, takes_only_text
+from arlo.client.model import IDS_DATATYPES, TEXT, ModelInfo, Role, roles, sized_inputs, takes_only_text
 from arlo.client.result import Result, Timing
 from arlo.client.rows import PreparedRow
-from arlo.client.tensors import sized_inputs
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -52,7 +51,7 @@ _PARAMETER_KINDS: tuple[tuple[type, str], ...] = (
     (float, "double_param"),
     (str, "string_param"),
 )
-_IDS_DATATYPES = ("INT64", "INT32")
+_TIMES = {field.name for field in dataclasses.fields(Timing)} - {"elapsed_us"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,14 +78,13 @@ class Codec:
         self._token_level = frozenset(t.name for t in info.outputs if info.is_token_level(t))
         self._owners = _owners(self._output_names)
         tensors = () if self.only_text else info.inputs
-        sized = sized_inputs(tensors)
-        self.sized = {name: (tensor, _DTYPES[tensor.datatype]) for name, tensor in sized.items()}
-        of_tokens = tuple(t for t in tensors if t.name not in sized)
-        self.of_tensors = bool(sized) and not any(t.datatype != "BYTES" for t in of_tokens)
+        self.sized = {t.name: (t, _DTYPES[t.datatype]) for t in sized_inputs(tensors)}
+        of_tokens = tuple(t for t in tensors if t.name not in self.sized)
+        self.of_tensors = bool(self.sized) and not any(t.datatype != "BYTES" for t in of_tokens)
         role = roles(of_tokens, info.name) if of_tokens and not self.of_tensors else {}
         slots = []
         for tensor in of_tokens:
-            if tensor.datatype not in _IDS_DATATYPES or len(tensor.shape) != 2:
+            if tensor.datatype not in IDS_DATATYPES or len(tensor.shape) != 2:
                 if tensor.optional:
                     continue
                 raise InvalidRequestError(
@@ -102,7 +100,7 @@ class Codec:
         self.ids_name = next((s.name for s in slots if s.role == "ids"), "")  # none of a model of tensors or of text
         others = [s.name for s in slots if s.role == "other"]
         self.type_ids_name = next((n for n in others if "type" in n), None)
-        self._extra_names = {*(s.name for s in slots if s.role != "ids"), *sized}
+        self._extra_names = {*(s.name for s in slots if s.role != "ids"), *self.sized}
         self.mask_name = next((s.name for s in slots if s.role == "mask"), None)
 
     def encode(
@@ -151,11 +149,7 @@ class Codec:
             request.parameters["timeout"].int64_param = timeout_us
         if self._bulk:
             request.parameters["arlo_class"].string_param = "bulk"
-        for name, value in (parameters or {}).items():
-            kind = next((kind for kinds, kind in _PARAMETER_KINDS if isinstance(value, kinds)), None)
-            if kind is None:
-                raise InvalidRequestError(f"parameter {name} must be a bool, int, float or str, not {value!r}")
-            setattr(request.parameters[name], kind, value)
+        set_parameters(request, parameters or {})
         return request
 
     def check_outputs(self, outputs: Sequence[str]) -> None:
@@ -193,8 +187,9 @@ class Codec:
             raise ServerError(f"the answer names {len(response.outputs)} outputs but carries {len(raw)} of them")
         arrays: dict[str, NDArray[Any]] = {}
         token_level = set()
+        longest = max(lengths)  # 0: the server makes the tokens, and says not how many
         read = {
-            tensor.name: _raw_array(tensor, raw[index]) if raw else _typed_array(tensor)
+            tensor.name: from_raw(tensor, raw[index]) if raw else _typed_array(tensor)
             for index, tensor in enumerate(response.outputs)
         }
         owners = self._owners_of(read, len(lengths))
@@ -207,9 +202,9 @@ class Codec:
                 raise ServerError(
                     f"output {tensor.name} has shape {list(array.shape)}, the request has {len(lengths)} rows"
                 )
-            if tensor.name in self._token_level and array.ndim >= 2 and array.shape[1] >= max(lengths):
+            if tensor.name in self._token_level and array.ndim >= 2 and 0 < longest <= array.shape[1]:
                 token_level.add(tensor.name)
-                array = array[:, : max(lengths)]
+                array = array[:, :longest]
             arrays[tensor.name] = array if batched else array[0]
         return Result(
             id=response.id,
@@ -251,6 +246,15 @@ def _owners(names: frozenset[str]) -> dict[str, str]:
     }
 
 
+def set_parameters(message: Any, parameters: Parameters) -> None:
+    """Adds them to a request or a response. InvalidRequestError for a value that the protocol cannot carry."""
+    for name, value in parameters.items():
+        kind = next((kind for kinds, kind in _PARAMETER_KINDS if isinstance(value, kinds)), None)
+        if kind is None:
+            raise InvalidRequestError(f"parameter {name} must be a bool, int, float or str, not {value!r}")
+        setattr(message.parameters[name], kind, value)
+
+
 def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:
     """Texts or pairs, all of one kind."""
     if any(row.text is None for row in rows):
@@ -279,8 +283,8 @@ def _cast(values: NDArray[np.integer[Any]], slot: _Slot) -> NDArray[np.integer[A
     return cast
 
 
-def _raw_array(tensor: Any, data: bytes) -> NDArray[Any]:
-    shape = tuple(tensor.shape)
+def from_raw(tensor: Any, data: bytes) -> NDArray[Any]:
+    """The array of one input or output tensor (name, datatype, shape) and its raw bytes."""
     if tensor.datatype == "BYTES":
         array = np.array(_split_bytes(data, tensor.name), dtype=np.object_)
     elif tensor.datatype == "BF16":
@@ -292,7 +296,7 @@ def _raw_array(tensor: Any, data: bytes) -> NDArray[Any]:
         array = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
         if array.nbytes != len(data):
             raise ServerError(f"output {tensor.name} has {len(data)} bytes, which is no whole number of values")
-    return _reshape(tensor, array, shape)
+    return _reshape(tensor, array)
 
 
 def _typed_array(tensor: Any) -> NDArray[Any]:
@@ -302,14 +306,14 @@ def _typed_array(tensor: Any) -> NDArray[Any]:
         raise ServerError(f"output {tensor.name} of datatype {tensor.datatype!r} came without raw contents")
     values = getattr(tensor.contents, field)
     array = np.array(list(values), _DTYPES.get(tensor.datatype, np.dtype(np.object_)))
-    return _reshape(tensor, array, tuple(tensor.shape))
+    return _reshape(tensor, array)
 
 
-def _reshape(tensor: Any, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _reshape(tensor: Any, array: NDArray[Any]) -> NDArray[Any]:
     try:
-        return array.reshape(shape)
+        return array.reshape(tuple(tensor.shape))
     except ValueError:
-        raise ServerError(f"output {tensor.name} has {array.size} values, its shape is {list(shape)}") from None
+        raise ServerError(f"output {tensor.name} has {array.size} values, its shape is {list(tensor.shape)}") from None
 
 
 def _split_bytes(data: bytes, name: str) -> list[bytes]:
@@ -325,27 +329,12 @@ def _split_bytes(data: bytes, name: str) -> list[bytes]:
 
 
 def _timing(parameters: Mapping[str, Any], elapsed_us: int) -> Timing:
-    found: dict[str, Any] = {}
-    for key, parameter in parameters.items():
-        which = parameter.WhichOneof("parameter_choice")
-        if which is not None:
-            found[key] = getattr(parameter, which)
-
-    def number(name: str) -> int | None:
-        value = found.get(name)
-        return int(value) if isinstance(value, int | float) else None
-
-    return Timing(
-        elapsed_us=elapsed_us,
-        level=number("level"),
-        max_length=number("max_length"),
-        demoted=number("demoted"),
-        queue_us=number("queue_us"),
-        execute_us=number("execute_us"),
-        total_us=number("total_us"),
-        computed_tokens=number("computed_tokens"),
-        batch_rows=number("batch_rows"),
-    )
+    found: dict[str, int] = {}
+    for name, parameter in parameters.items():
+        value = getattr(parameter, parameter.WhichOneof("parameter_choice") or "", None)
+        if name in _TIMES and isinstance(value, int | float):
+            found[name] = int(value)
+    return Timing(elapsed_us=elapsed_us, **found)
 
 
 def datatype_of(array: NDArray[Any]) -> str:
@@ -364,8 +353,3 @@ def to_raw(array: NDArray[Any]) -> bytes:
         items = [v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel().tolist()]
         return b"".join(len(v).to_bytes(4, "little") + v for v in items)
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def from_raw(tensor: Any, data: bytes) -> NDArray[Any]:
-    """The array of one input or output tensor (name, datatype, shape) and its raw bytes."""
-    return _raw_array(tensor, data)

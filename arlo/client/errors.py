@@ -46,16 +46,8 @@ class InvalidRequestError(ClientError):
 class TooLongError(InvalidRequestError):
     """A row has `length` tokens, more than `max_length`. Pass truncate=True to cut it."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str | None = None,
-        request_id: str | None = None,
-        length: int = 0,
-        max_length: int = 0,
-    ) -> None:
-        super().__init__(message, code=code, request_id=request_id)
+    def __init__(self, message: str, *, length: int = 0, max_length: int = 0, **of_all: str | None) -> None:
+        super().__init__(message, **of_all)
         self.length = length
         self.max_length = max_length
 

@@ -9,6 +9,7 @@ import asyncio
 import collections
 import copy
 import dataclasses
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
-from arlo.client.codec import datatype_of, from_raw, to_raw
+from arlo.client.codec import datatype_of, from_raw, set_parameters, to_raw
 from arlo.client.errors import (
     ClientError,
     ClosedError,
@@ -118,15 +119,10 @@ class MockTransport:
 
     def call(self, method: str, request: Any, *, timeout_s: float | None) -> Any:
         """See arlo.client.Transport."""
-        self._begin(method)
-        if method != "ModelInfer":
-            return self._describe(method, request)
-        mock_request = self._record(request, timeout_s, streamed=False)
-        self._fail_if_asked(method)
-        wait_s, late = self._wait(timeout_s)
+        wait_s, answer = self._asked(method, request, timeout_s)
         if wait_s and self._stopped.wait(wait_s):
             raise RequestCancelledError("the client was closed while a request was under way", code="CANCELLED")
-        return self._respond(mock_request, late)
+        return answer()
 
     def stream(self, requests: Iterator[Any]) -> _MockStream:
         """See arlo.client.Transport. Requests are answered one after the other, in order."""
@@ -140,14 +136,9 @@ class MockTransport:
 
     async def call_async(self, method: str, request: Any, *, timeout_s: float | None) -> Any:
         """See arlo.client.AsyncTransport."""
-        self._begin(method)
-        if method != "ModelInfer":
-            return self._describe(method, request)
-        mock_request = self._record(request, timeout_s, streamed=False)
-        self._fail_if_asked(method)
-        wait_s, late = self._wait(timeout_s)
+        wait_s, answer = self._asked(method, request, timeout_s)
         await asyncio.sleep(wait_s)
-        return self._respond(mock_request, late)
+        return answer()
 
     def stream_async(self, requests: AsyncIterator[Any]) -> _MockStream:
         """See arlo.client.AsyncTransport. Requests are answered one after the other, in order."""
@@ -176,9 +167,15 @@ class MockTransport:
                     # A new one each time, as a server's would be: the client notes id and attempts in it.
                     raise copy.copy(error)
 
-    def _wait(self, timeout_s: float | None) -> tuple[float, bool]:
-        late = timeout_s is not None and self._delay_s >= timeout_s
-        return (timeout_s if late and timeout_s is not None else self._delay_s), late
+    def _asked(self, method: str, request: Any, timeout_s: float | None) -> tuple[float, Callable[[], Any]]:
+        """How long the answer takes, and what makes it."""
+        self._begin(method)
+        if method != "ModelInfer":
+            return 0.0, functools.partial(self._describe, method, request)
+        recorded = self._record(request, timeout_s, streamed=False)
+        self._fail_if_asked(method)
+        wait_s = self._delay_s if timeout_s is None else min(self._delay_s, timeout_s)
+        return wait_s, functools.partial(self._respond, recorded, late=wait_s == timeout_s)
 
     def _record(self, request: Any, timeout_s: float | None, *, streamed: bool) -> MockRequest:
         tensors = zip(request.inputs, request.raw_input_contents, strict=True)
@@ -200,9 +197,7 @@ class MockTransport:
         if request.model != self.info.name:
             raise NotFoundError(f"the mock serves {self.info.name}, not {request.model}", code="NOT_FOUND")
         response = service_pb2.ModelInferResponse(model_name=request.model, model_version="1", id=request.id)
-        for key, value in self._parameters.items():
-            kinds = {bool: "bool_param", int: "int64_param", str: "string_param"}
-            setattr(response.parameters[key], kinds[type(value)], value)
+        set_parameters(response, self._parameters)
         for name, given in self._answer(request).items():
             if request.outputs and name not in request.outputs:
                 continue

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tritonclient.grpc import model_config_pb2
 
 from arlo.client.errors import InvalidRequestError
 
 Role = Literal["ids", "mask", "other"]
+T = TypeVar("T")
+IDS_DATATYPES = ("INT64", "INT32")
 TEXT = "text"  # the input that stands for all others
 TASK = "task"  # the input, and the parameter, that says of which of several tasks a row is
 
@@ -88,28 +90,19 @@ def from_server(metadata: Any, config: Any | None) -> ModelInfo:
         outputs=outputs,
         max_length=max_length,
         token_level=token_level,
-        labels=_labels(parameters.get("labels", "")),
+        labels=tuple(map(str, _read(parameters.get("labels", ""), list))),
         label_activation=parameters.get("label_activation", ""),
-        tasks=_tasks(parameters.get("tasks", "")),
+        tasks={name: tuple(map(str, labels)) for name, labels in _read(parameters.get("tasks", ""), dict).items()},
     )
 
 
-def _labels(text: str) -> tuple[str, ...]:
-    """Of a JSON list; anything else is none."""
+def _read(text: str, kind: type[T]) -> T:
+    """A JSON value of this kind; anything else is an empty one."""
     try:
         found = json.loads(text)
     except ValueError:
-        return ()
-    return tuple(found) if isinstance(found, list) and all(isinstance(each, str) for each in found) else ()
-
-
-def _tasks(text: str) -> dict[str, tuple[str, ...]]:
-    """Of a JSON object of lists; anything else is none."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return {name: tuple(map(str, labels)) for name, labels in found.items()} if isinstance(found, dict) else {}
+        return kind()
+    return found if isinstance(found, kind) else kind()
 
 
 def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
@@ -138,6 +131,15 @@ def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
 def takes_only_text(inputs: tuple[TensorInfo, ...]) -> bool:
     """The server makes the tokens, and takes none: a cascade of stages with different vocabularies."""
     return any(t.name == TEXT and not t.optional for t in inputs) and all(t.datatype == "BYTES" for t in inputs)
+
+
+def sized_inputs(inputs: tuple[TensorInfo, ...]) -> list[TensorInfo]:
+    """The inputs of a fixed size for each row: all of a model without token ids; of others what stands beside them."""
+    inputs = tuple(t for t in inputs if t.datatype != "BYTES")
+    of_tokens = [t for t in inputs if t.datatype in IDS_DATATYPES and len(t.shape) == 2]
+    if len(of_tokens) == len(inputs) and all(t.shape[1] > 0 for t in inputs):  # a Triton model of one length
+        return []
+    return [t for t in inputs if all(size > 0 for size in t.shape[1:])]
 
 
 def roles(inputs: tuple[TensorInfo, ...], model: str) -> dict[str, Role]:

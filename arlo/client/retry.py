@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 from arlo.client.errors import ClientError, DeadlineExceededError, is_retryable
@@ -18,26 +19,21 @@ def backoff_s(failures: int, rng: random.Random) -> float:
     return full * (0.5 + 0.5 * rng.random())
 
 
+@dataclasses.dataclass(slots=True, kw_only=True)
 class Attempts:
-    """Counts the attempts of one call and bounds them by number and by deadline.
+    """Counts the attempts of one call and bounds them by number and by deadline. Instants are monotonic seconds."""
 
-    `timeout_s` None means no deadline. Instants are monotonic seconds.
-    """
-
-    __slots__ = ("_deadline_s", "_retries", "_rng", "_started_s", "made")
-
-    def __init__(self, *, timeout_s: float | None, retries: int, rng: random.Random, now_s: float) -> None:
-        self._deadline_s = None if timeout_s is None else now_s + timeout_s
-        self._retries = retries
-        self._rng = rng
-        self._started_s = now_s
-        self.made = 0  # requests sent
+    timeout_s: float | None  # None: no deadline
+    retries: int
+    rng: random.Random
+    started_s: float
+    made: int = 0  # requests sent
 
     def left_s(self, now_s: float) -> float | None:
         """Seconds until the deadline (None: there is none). DeadlineExceededError when it has passed."""
-        if self._deadline_s is None:
+        if self.timeout_s is None:
             return None
-        left = self._deadline_s - now_s
+        left = self.started_s + self.timeout_s - now_s
         if left <= 0:
             raise DeadlineExceededError("timeout_s passed before the request could be sent: pass a larger timeout_s")
         return left
@@ -51,19 +47,17 @@ class Attempts:
     def failed(self, error: ClientError, now_s: float) -> float:
         """Seconds to wait before the next attempt. Raises `error` when there must be none."""
         error.attempts = self.made
-        if self.made > self._retries or not is_retryable(error):
+        if self.made > self.retries or not is_retryable(error):
             raise error
-        delay = backoff_s(self.made, self._rng)
-        if self._deadline_s is not None and now_s + delay >= self._deadline_s:
+        delay = backoff_s(self.made, self.rng)
+        if self.timeout_s is not None and now_s + delay >= self.started_s + self.timeout_s:
             raise error
         return delay
 
     def again(self) -> Attempts:
         """A further call under the same deadline: attempts count from 0."""
-        other = Attempts(timeout_s=None, retries=self._retries, rng=self._rng, now_s=self._started_s)
-        other._deadline_s = self._deadline_s
-        return other
+        return dataclasses.replace(self, made=0)
 
     def elapsed_us(self, now_s: float) -> int:
         """Microseconds since the call began."""
-        return round((now_s - self._started_s) * 1e6)
+        return round((now_s - self.started_s) * 1e6)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import grpc
 from tritonclient.grpc import service_pb2
 
+from arlo.client._waiting import now
 from arlo.client.errors import ClientError, ClosedError, RequestCancelledError, from_status
 from arlo.errors import ConfigError
 
@@ -155,15 +156,6 @@ def _cancelled() -> BaseException:
     return RequestCancelledError("the client was closed while a request was under way", code="CANCELLED")
 
 
-def _now(coroutine: Any) -> Any:
-    """The value of a coroutine that has nothing to wait for."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
-    raise RuntimeError("the coroutine waits")
-
-
 def _serialize(message: Any) -> bytes:
     return message.SerializeToString()  # type: ignore[no-any-return]
 
@@ -279,7 +271,7 @@ class _AsyncGrpcStream:
         call.add_done_callback(self._note)
 
     def _note(self, call: Any) -> None:
-        code, details = _now(call.code()), _now(call.details()) or ""
+        code, details = now(call.code()), now(call.details()) or ""
         if details != _WRITE_FAILED and not self._status.done():
             self._status.set_result((code.name, details))
 

@@ -10,11 +10,12 @@ instant, so a slow target cannot slow down the load and hide it (no coordinated 
 
 from __future__ import annotations
 
+from arlo.replay.options import ReplayOptions
 from arlo.replay.outcomes import OUTCOMES
 from arlo.replay.progress import LiveProgress, Progress
 from arlo.replay.report import write_report
 from arlo.replay.result import SCHEMA, ReplayResult
-from arlo.replay.run import ReplayOptions, run_replay
+from arlo.replay.run import run_replay
 from arlo.replay.summary import Summary
 from arlo.replay.table import print_table
 

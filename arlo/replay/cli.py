@@ -15,10 +15,11 @@ from rich.console import Console
 from arlo.cascade.records import read_data
 from arlo.client.transport import TLS
 from arlo.errors import ConfigError
+from arlo.replay.options import ReplayOptions
 from arlo.replay.progress import LiveProgress
 from arlo.replay.quality import LabelledTexts, judge
 from arlo.replay.report import write_report
-from arlo.replay.run import ReplayOptions, run_replay
+from arlo.replay.run import run_replay
 from arlo.replay.table import print_table
 from arlo.traces import Trace, parse_lengths, poisson, read_csv, rescale
 
@@ -32,7 +33,7 @@ you like, text_id) or the word `poisson`, which makes one from --rate, --duratio
 
 EPILOG = """examples:
   arlo replay poisson --target 127.0.0.1:8001 --rate 50 --duration 30
-  arlo replay poisson --target 127.0.0.1:8001 --rate 20 --rescale 512 --tokenizer MODEL_FOLDER --sender sdk
+  arlo replay poisson --target 127.0.0.1:8001 --rate 20 --rescale 512 --tokenizer MODEL_FOLDER
   arlo replay trace.csv --target 127.0.0.1:8001 --speed 2 --slo-ms 100 --out results --report report.html
   arlo replay poisson --labels texts.jsonl --tokenizer MODEL_FOLDER --compare last     (a cascade)
   arlo replay poisson --target triton:8001 --model minilm_512 --rate 100 --lengths fixed:64 --json
@@ -81,8 +82,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
 
     how = parser.add_argument_group("sending")
-    how.add_argument("--sender", choices=("native", "sdk"), default=defaults.sender,
-                     help="arlo-loadgen, or the Python SDK (default %(default)s)")  # fmt: skip
     how.add_argument("--tokenizer", type=Path, metavar="PATH",
                      help="tokenizer.json or its folder: send English text (default: random token ids)")  # fmt: skip
     how.add_argument("--vocabulary", type=int, default=defaults.vocabulary, metavar="N",
@@ -98,7 +97,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     how.add_argument("--late-ms", type=float, default=defaults.late_ms, metavar="MS",
                      help="a send later than this is counted (default %(default)g)")  # fmt: skip
     how.add_argument("--channels", type=int, default=defaults.channels, metavar="N",
-                     help="connections of the native sender (default %(default)s)")  # fmt: skip
+                     help="connections to the target (default %(default)s)")  # fmt: skip
     how.add_argument("--warmup", type=int, default=defaults.warmup, metavar="N",
                      help="requests before the start, not recorded (default %(default)s)")  # fmt: skip
 
@@ -127,23 +126,10 @@ def run(args: argparse.Namespace) -> int:
     trace = _trace(args)
     if args.labels is None and args.compare is not None:
         raise ConfigError("--compare needs --labels: the texts that both are asked about")
-    options = ReplayOptions(
-        endpoint=args.target,
-        model=args.model,
-        sender=args.sender,
-        tokenizer=args.tokenizer,
-        vocabulary=args.vocabulary,
-        seed=args.seed,
-        slo_ms=args.slo_ms,
-        timeout_ms=args.timeout_ms,
-        speed=args.speed,
-        late_ms=args.late_ms,
-        channels=args.channels,
-        warmup=args.warmup,
-        keep_responses=0 if args.labels is None else 1,
-        tls=_tls(args),
-        token=_token(args.token_file),
-    )
+    fields = {field.name for field in dataclasses.fields(ReplayOptions)}
+    given: dict[str, Any] = {name: value for name, value in vars(args).items() if name in fields}
+    given |= {"endpoint": args.target, "tls": _tls(args), "token": _token(args.token_file)}
+    options = ReplayOptions(**given, keep_responses=0 if args.labels is None else 1)
     console = Console(stderr=True)
     texts = None
     if args.labels is not None:

@@ -1,4 +1,4 @@
-"""Live progress: what a sender tells while it runs, and how it looks on a terminal."""
+"""Live progress: what the load generator tells while it runs, and how it looks on a terminal."""
 
 from __future__ import annotations
 
@@ -35,29 +35,27 @@ class Progress:
 ProgressHook: TypeAlias = Callable[[Progress], None]
 
 
-def from_counts(
-    *, t_s: float, total: int, sent: int, codes: dict[int, int], on_time: int, recent: dict[str, Any], late_sends: int
-) -> Progress:
-    """Progress from counts per gRPC code. `recent`: answered_per_s, p50_us and p98_us of the last moments."""
+def of_line(line: dict[str, Any]) -> Progress:
+    """The state that a line of arlo-loadgen gives (src/loadgen/report.h)."""
+    codes = {int(code): int(count) for code, count in line["codes"].items()}
     outcomes: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
-    outcomes["on_time"] = on_time
-    outcomes["late"] = codes.get(0, 0) - on_time
+    outcomes["on_time"] = line["on_time"]
+    outcomes["late"] = codes.pop(0, 0) - line["on_time"]
     for code, count in codes.items():
-        if code != 0:
-            outcomes[outcome_of_error(code, "")] += count
-    done = sum(codes.values())
-    answered = float(recent["answered_per_s"])
+        outcomes[outcome_of_error(code, "")] += count
+    done = sum(outcomes.values())
+    answered = float(line["recent"]["answered_per_s"])
     return Progress(
-        t_s=t_s,
-        total=total,
-        sent=sent,
+        t_s=line["t_s"],
+        total=line["total"],
+        sent=line["sent"],
         done=done,
-        in_flight=sent - done,
+        in_flight=line["sent"] - done,
         outcomes=outcomes,
         answered_per_s=answered,
-        p50_ms=recent["p50_us"] / 1000 if answered > 0 else None,
-        p98_ms=recent["p98_us"] / 1000 if answered > 0 else None,
-        late_sends=late_sends,
+        p50_ms=line["recent"]["p50_us"] / 1000 if answered > 0 else None,
+        p98_ms=line["recent"]["p98_us"] / 1000 if answered > 0 else None,
+        late_sends=line["late_sends"],
     )
 
 

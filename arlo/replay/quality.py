@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.client import Client
 from arlo.client.classification import LOGITS, OF_CASCADES, outputs_of
 from arlo.client.model import ModelInfo
 from arlo.errors import ConfigError
+from arlo.replay.options import DEFAULT_LONGEST, ReplayOptions
 from arlo.replay.rows import MAX_ROWS
-from arlo.replay.run import DEFAULT_LONGEST, ReplayOptions
-from arlo.replay.sender import CONNECT_S
 from arlo.replay.summary import Quality
 from arlo.traces import Row, Trace
 
@@ -36,7 +34,7 @@ class LabelledTexts:
 
         if options.tokenizer is None:
             raise ConfigError("--labels needs --tokenizer: its texts are what is sent")
-        with _client(options) as client:
+        with options.client() as client:
             self.info: ModelInfo = client.model_info()
         outputs_of(self.info)
         self.compare = compare
@@ -94,14 +92,9 @@ def judge(result: ReplayResult, texts: LabelledTexts, options: ReplayOptions) ->
 def _last(numbers: list[int], texts: LabelledTexts, options: ReplayOptions) -> Mapping[int, str]:
     """What the last stage alone says of each text."""
     rows = [texts.row(0, number).ids for number in numbers]
-    with _client(options, timeout_s=TIMEOUT_S, retries=2) as client:
+    with options.client(timeout_s=TIMEOUT_S, retries=2) as client:
         found = client.classify(rows, parameters={"cascade": "last"}, timeout_s=TIMEOUT_S * (1 + len(rows) / 100))
     return {number: each.label for number, each in zip(numbers, found, strict=True)}
-
-
-def _client(options: ReplayOptions, **changes: Any) -> Client:
-    connection: dict[str, Any] = {"timeout_s": CONNECT_S, "retries": 0, **changes}
-    return Client(options.endpoint, model=options.model, tls=options.tls, token=options.token, **connection)
 
 
 def _name(logits: NDArray[Any], info: ModelInfo) -> str:

@@ -1,4 +1,4 @@
-"""Per-request records: one NumPy structured array, filled by either sender."""
+"""Per-request records: one NumPy structured array."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from arlo.replay.outcomes import classify
 
 Records: TypeAlias = NDArray[np.void]
 
-# What a sender writes; src/loadgen/records.h has the same. Times are microseconds from the start of the replay; -1 in
-# the columns from the response's parameters means that the target does not say.
+# What arlo-loadgen writes; src/loadgen/records.h has the same. Times are microseconds from the start of the replay; -1
+# in the columns from the response's parameters means that the target does not say.
 SENT = np.dtype(
     [
         ("index", "<u4"),  # of the request in the trace
@@ -52,7 +52,7 @@ def complete(
     messages: Mapping[int, str],
     slo_us: float,
 ) -> Records:
-    """RECORD[n] from a sender's SENT[n]; `length` and `width` are those of the whole trace, by index."""
+    """RECORD[n] from arlo-loadgen's SENT[n]; `length` and `width` are those of the whole trace, by index."""
     records = np.zeros(len(sent), RECORD)
     for name in RECORD.names or ():
         if name in (SENT.names or ()):

@@ -13,7 +13,7 @@ from arlo.replay.outcomes import OUTCOMES
 from arlo.replay.records import Records, latency_us
 from arlo.replay.result import ReplayResult
 from arlo.replay.summary import ANSWERED, Summary, computed_tokens
-from arlo.replay.table import rows_of
+from arlo.replay.table import gaps, rows_of
 from arlo.report.figure import BLUE, GREEN, GREY, ORANGE, PALE
 from arlo.report.numbers import ms, share
 from arlo.report.result import Document, chart, line, report, save, table
@@ -33,7 +33,7 @@ def document(result: ReplayResult, more: Sequence[Document] = ()) -> Document:
     records = result.records
     answered = records[np.isin(records["outcome"], ANSWERED)]
     head = [h["started_at"], f"{len(result.trace)} requests over {result.trace.duration_s:.1f} s", h["input"]]
-    head += [f"{h['sender']} sender", f"{machine['cpu']}, {machine['cores']} cores"]
+    head += [f"{machine['cpu']}, {machine['cores']} cores"]
     how = [
         ("command", h["command"]),
         ("target", f"{h['target']}, model {h['model']}"),
@@ -81,11 +81,7 @@ def _cards(s: Summary) -> list[tuple[str, str]]:
 
 
 def _warnings(s: Summary) -> list[str]:
-    lines = []
-    if s.interrupted:
-        lines.append(f"Interrupted: {s.planned - s.requests} requests of the trace were not sent.")
-    if s.undrained:
-        lines.append("Some requests were cancelled because their answers did not come in time.")
+    lines = gaps(s)
     if s.sends.late:
         lines.append(
             f"{s.sends.late} requests left more than {s.sends.threshold_ms:g} ms after their instant (at most "

@@ -22,7 +22,7 @@ from arlo.replay.rows import Rows
 from arlo.replay.summary import Summary
 from arlo.traces import Trace, write_csv
 
-SCHEMA = "arlo.replay/1"
+SCHEMA = "arlo.replay/2"
 """Name and version of the JSON form. The number grows when a field goes or changes its meaning; new fields keep it."""
 
 

@@ -56,6 +56,16 @@ def rows_of(summary: Summary) -> list[tuple[str, str]]:
     return rows
 
 
+def gaps(summary: Summary) -> list[str]:
+    """Sentences on what was not sent or not awaited; the report shows the same."""
+    lines = []
+    if summary.interrupted:
+        lines.append(f"Interrupted: {summary.planned - summary.requests} requests of the trace were not sent.")
+    if summary.undrained:
+        lines.append("Some requests were cancelled because their answers did not come in time.")
+    return lines
+
+
 def _quality(q: Quality) -> list[tuple[str, str]]:
     rows = []
     if q.accuracy is not None:
@@ -75,7 +85,7 @@ def print_table(result: ReplayResult, console: Console | None = None) -> None:
     console = console if console is not None else Console()
     s = result.summary
     table = Table(
-        title=f"{result.header['model']} at {result.header['target']}, {result.header['sender']} sender",
+        title=f"{result.header['model']} at {result.header['target']}",
         box=box.SIMPLE,
         show_header=False,
         title_justify="left",
@@ -85,10 +95,8 @@ def print_table(result: ReplayResult, console: Console | None = None) -> None:
     for label, value in rows_of(s):
         table.add_row(label, value, style=_style(label, s))
     console.print(table)
-    if s.interrupted:
-        console.print(f"Interrupted: {s.planned - s.requests} requests of the trace were not sent.", style="yellow")
-    if s.undrained:
-        console.print("Some requests were cancelled because their answers did not come in time.", style="yellow")
+    for line in gaps(s):
+        console.print(line, style="yellow")
     for error in result.errors()[:5]:
         text = f"{error['count']} x {error['code']}: {error['message']}"
         console.print(text, style="red", markup=False, highlight=False)

@@ -20,10 +20,10 @@ from arlo.config import Config
 from arlo.control.gateway.process import Addresses, GatewayProcess
 from arlo.control.gateway.pulse import answers
 from arlo.workers.triton.stubs import state
+from tests.fakes.certificates import Authority
 from tests.fakes.emulated_cluster import cluster_of, configure, endpoint, runtime, seen, settled
 from tests.fakes.processes import until
 from tests.fakes.steady_load import steady_load
-from tests.integration.gateway.certificates import Authority
 
 pytestmark = pytest.mark.integration
 

@@ -47,7 +47,7 @@ DESCRIPTION = """The whole path on a real model and real text, on this machine:
             one, each measured (cached)
   serve     what that measurement recommends here, on up to four Triton workers, and the gateway
   measure   what all workers together answer; the rate and the SLO of the replay follow from it
-  replay    English prose cut to tweet-like lengths, Poisson arrivals, through the SDK
+  replay    English prose cut to tweet-like lengths, Poisson arrivals
   check     embeddings served against embeddings computed with transformers
   emulated  what lengths and batches bring on a GPU: the same lengths on engines that only wait as
             long as a published table of a GPU says
@@ -308,7 +308,7 @@ def _tokenizer(demo: Demo) -> Path:
 
 
 def replay(demo: Demo, rate: float, endpoint: str, stop: threading.Event) -> ReplayResult:
-    """Send the trace through the SDK; blocks."""
+    """Send the trace; blocks."""
     from arlo.replay import LiveProgress, ReplayOptions, run_replay
 
     config, args = demo.config, demo.args
@@ -319,7 +319,6 @@ def replay(demo: Demo, rate: float, endpoint: str, stop: threading.Event) -> Rep
     options = ReplayOptions(
         endpoint=endpoint,
         model=config.model.name or demo.manifest.model,
-        sender="sdk",
         tokenizer=_tokenizer(demo),
         seed=args.seed,
         slo_ms=config.model.slo_ms,

@@ -95,9 +95,7 @@ def replayed(endpoint: str, stop: threading.Event, *, rate: float, duration_s: f
 
     draw = parse_lengths("tweets")
     trace = poisson(rate, duration_s, lambda n, rng: rescale(draw(n, rng), LENGTHS[-1]), seed)
-    options = ReplayOptions(
-        endpoint=endpoint, model="emulated", sender="native", seed=seed, slo_ms=SLO_MS, drain_s=10.0
-    )
+    options = ReplayOptions(endpoint=endpoint, model="emulated", seed=seed, slo_ms=SLO_MS, drain_s=10.0)
     return run_replay(trace, options, stop=stop)
 
 

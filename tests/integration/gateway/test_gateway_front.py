@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from tests.fakes.certificates import Authority
 from tests.fakes.gateway import Gateway, gateway_of
 from tests.fakes.odd_worker import OddWorker, holds
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.certificates import Authority
 from tests.integration.gateway.examples import example, request_of
 
 pytestmark = pytest.mark.integration

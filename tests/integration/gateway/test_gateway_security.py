@@ -14,9 +14,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from arlo.client import TLS, AsyncClient, AuthError, MessageTooLargeError, UnavailableError
+from tests.fakes.certificates import Authority
 from tests.fakes.gateway import UNLIMITED, Gateway, grpc_health
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.certificates import Authority
 from tests.integration.gateway.examples import check, example, one_row, request_of, rows_of
 
 pytestmark = pytest.mark.integration

@@ -16,11 +16,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from arlo.control.gateway.process import gateway_program
+from tests.fakes.certificates import Authority
 from tests.fakes.gateway import Gateway, gateway_of, write_config
 from tests.fakes.odd_worker import OddWorker, good
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.certificates import Authority
 from tests.integration.gateway.examples import example, request_of
 
 pytestmark = pytest.mark.integration

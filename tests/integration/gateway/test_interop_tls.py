@@ -16,11 +16,11 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.fakes.certificates import Authority
 from tests.fakes.gateway import Gateway
 from tests.fakes.h2_client import H2Client, connect
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.certificates import Authority
 from tests.integration.gateway.examples import check, example, one_row, request_of
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from arlo.cascade import decide
 from arlo.client import InvalidRequestError, ModelInfo, ServerError, TensorInfo
 from arlo.client.classification import REASONS
-from tests.fakes.client_twins import KINDS, Twin
+from tests.fakes.client_twins import Twin
 from tests.fakes.kserve_server import MODEL, KServeServer
 
 IDS = MODEL.inputs
@@ -37,11 +37,6 @@ def answering(**arrays: Any) -> Any:
         return response
 
     return infer
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def test_of_a_cascade(kind: str) -> None:

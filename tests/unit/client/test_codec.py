@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -60,15 +61,7 @@ TEXTS = info(tensor("text", (-1, 1), "BYTES"), tensor("text_pair", (-1, 1), "BYT
 
 def test_a_model_that_takes_nothing_but_text_gets_it() -> None:
     codec = Codec(TEXTS)
-    reader = RowReader(
-        ids_name=codec.ids_name,
-        mask_name=codec.mask_name,
-        type_ids_name=codec.type_ids_name,
-        tokenizer=None,
-        limit=8,
-        truncate=True,
-        only_text=codec.only_text,
-    )
+    reader = RowReader(codec, max_length=8, truncate=True)
     request = codec.encode(reader.read(["a", "naïve"]), request_id="x")
     assert sent(request) == {"text": [[b"a"], ["naïve".encode()]]}
     assert [tuple(t.shape) for t in request.inputs] == [(2, 1)]
@@ -80,6 +73,15 @@ def test_a_model_that_takes_nothing_but_text_gets_it() -> None:
     for wrong in (lambda: reader.read([[1, 2]]), lambda: codec.encode([row(1, 2)], request_id="x")):
         with pytest.raises(InvalidRequestError, match="takes texts, not token ids"):
             wrong()
+
+
+def test_outputs_by_token_are_whole_where_the_server_makes_the_tokens() -> None:
+    codec = Codec(dataclasses.replace(TEXTS, outputs=(tensor("tags", (-1, -1), "INT32"),)))
+    response = service_pb2.ModelInferResponse(model_name="m", id="x")
+    response.outputs.add(name="tags", datatype="INT32", shape=(1, 3))
+    response.raw_output_contents.append(np.arange(3, dtype="<i4").tobytes())
+    result = codec.decode(response, (0,), batched=False, attempts=1, elapsed_us=0)
+    assert result["tags"].tolist() == result.rows("tags")[0].tolist() == [0, 1, 2]
 
 
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40), min_size=1, max_size=8))
@@ -349,30 +351,28 @@ def test_no_sentence_output_or_a_choice_is_an_error() -> None:
 
 
 def reader(*, limit: int | None = 4, truncate: bool = False) -> RowReader:
-    return RowReader(
-        ids_name="input_ids",
-        mask_name="attention_mask",
-        type_ids_name=None,
-        tokenizer=None,
-        limit=limit,
-        truncate=truncate,
-    )
+    return RowReader(Codec(dataclasses.replace(PLAIN, max_length=limit)), truncate=truncate)
+
+
+def one(reader: RowReader, row: Any) -> PreparedRow:
+    (prepared,) = reader.read([row])
+    return prepared
 
 
 def test_too_long_names_both_lengths() -> None:
     with pytest.raises(TooLongError, match="5 tokens, the longest allowed is 4") as caught:
-        reader().read_one([1, 2, 3, 4, 5])
+        one(reader(), [1, 2, 3, 4, 5])
     assert (caught.value.length, caught.value.max_length, caught.value.exit_code) == (5, 4, 7)
 
 
 def test_cutting_token_ids_keeps_the_last_one() -> None:
-    assert reader(truncate=True).read_one([101, 1, 2, 3, 4, 102]).ids.tolist() == [101, 1, 2, 102]
-    cut = reader(truncate=True).read_one({"input_ids": [101, 1, 2, 3, 102], "type": [0, 0, 1, 1, 2]})
+    assert one(reader(truncate=True), [101, 1, 2, 3, 4, 102]).ids.tolist() == [101, 1, 2, 102]
+    cut = one(reader(truncate=True), {"input_ids": [101, 1, 2, 3, 102], "type": [0, 0, 1, 1, 2]})
     assert (cut.ids.tolist(), cut.extra["type"].tolist()) == ([101, 1, 2, 102], [0, 0, 1, 2])
 
 
 def test_padding_at_the_end_of_a_mapping_is_taken_off() -> None:
-    got = reader().read_one({"input_ids": [1, 2, 3, 0, 0, 0], "attention_mask": [1, 0, 1, 0, 0, 0]})
+    got = one(reader(), {"input_ids": [1, 2, 3, 0, 0, 0], "attention_mask": [1, 0, 1, 0, 0, 0]})
     assert got.ids.tolist() == [1, 2, 3]
     assert got.extra["attention_mask"].tolist() == [1, 0, 1]
 
@@ -394,7 +394,7 @@ def test_padding_at_the_end_of_a_mapping_is_taken_off() -> None:
 )
 def test_bad_rows_say_what_is_wrong(bad: Any, match: str) -> None:
     with pytest.raises(InvalidRequestError, match=match):
-        reader().read_one(bad)
+        one(reader(), bad)
 
 
 def test_a_batch_is_a_list_of_rows() -> None:

@@ -87,7 +87,7 @@ def test_errors_survive_pickling(cls: type[ClientError]) -> None:
 
 
 def attempts(*, timeout_s: float | None = 10.0, retries: int = 2) -> Attempts:
-    return Attempts(timeout_s=timeout_s, retries=retries, rng=random.Random(1), now_s=100.0)
+    return Attempts(timeout_s=timeout_s, retries=retries, rng=random.Random(1), started_s=100.0)
 
 
 def test_retries_are_bounded_by_number() -> None:

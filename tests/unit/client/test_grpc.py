@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import threading
 from pathlib import Path
 from typing import Any
@@ -285,68 +283,16 @@ def test_an_async_client_belongs_to_one_loop(server: KServeServer) -> None:
 # TLS -----------------------------------------------------------------------------------------------------------------
 
 
-class Authority:
-    """A throw-away certificate authority."""
-
-    def __init__(self, folder: Path) -> None:
-        from cryptography.hazmat.primitives.asymmetric import ec
-
-        self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._certificate = self._sign("the authority", self._key, authority=True)
-        self.ca = self._write("ca.pem", self._certificate)
-
-    def _sign(self, name: str, key: Any, *, authority: bool = False) -> Any:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes
-
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        issuer = subject if authority else self._certificate.subject
-        names = [x509.DNSName(name)] if not authority else []
-        day = datetime.timedelta(days=1)
-        now = datetime.datetime.now(datetime.UTC)  # noqa: TID251  # certificates are valid by the calendar
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + day)
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        )
-        if names:
-            loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-            names = [*names, loopback] if name == "server" else names
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(self._key, hashes.SHA256())
-
-    def _write(self, file: str, certificate: Any) -> Path:
-        from cryptography.hazmat.primitives.serialization import Encoding
-
-        path = self._folder / file
-        path.write_bytes(certificate.public_bytes(Encoding.PEM))
-        return path
-
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key files for `name`; those of "server" hold for 127.0.0.1 too."""
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-        key = ec.generate_private_key(ec.SECP256R1())
-        path = self._folder / f"{name}.key"
-        path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        return self._write(f"{name}.pem", self._sign(name, key)), path
-
-
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("cryptography", reason="makes the certificates of these tests")
-    return Authority(tmp_path_factory.mktemp("tls"))
+    from tests.fakes.certificates import Authority
+
+    return Authority(tmp_path_factory.mktemp("tls") / "authority")
 
 
-def server_credentials(authority: Authority, name: str, *, mutual: bool = False) -> Any:
-    cert, key = authority.issue(name)
+def server_credentials(authority: Any, name: str, *, mutual: bool = False) -> Any:
+    cert, key = authority.issue(name, loopback=name == "server")
     return grpc.ssl_server_credentials(
         [(key.read_bytes(), cert.read_bytes())],
         root_certificates=authority.ca.read_bytes() if mutual else None,
@@ -354,7 +300,7 @@ def server_credentials(authority: Authority, name: str, *, mutual: bool = False)
     )
 
 
-def test_tls(kind: str, authority: Authority) -> None:
+def test_tls(kind: str, authority: Any) -> None:
     with KServeServer(credentials=server_credentials(authority, "server")) as server:
         with Twin(kind, server.endpoint, tls=TLS(ca=authority.ca), token="t") as client:
             assert client.infer([1]).attempts == 1
@@ -366,7 +312,7 @@ def test_tls(kind: str, authority: Authority) -> None:
                 client.infer([1])
 
 
-def test_the_name_in_the_certificate_may_differ(kind: str, authority: Authority) -> None:
+def test_the_name_in_the_certificate_may_differ(kind: str, authority: Any) -> None:
     with KServeServer(credentials=server_credentials(authority, "gateway.example")) as server:
         tls = TLS(ca=authority.ca, server_name="gateway.example")
         with Twin(kind, server.endpoint, tls=tls) as client:
@@ -376,7 +322,7 @@ def test_the_name_in_the_certificate_may_differ(kind: str, authority: Authority)
                 client.infer([1])
 
 
-def test_mutual_tls(kind: str, authority: Authority) -> None:
+def test_mutual_tls(kind: str, authority: Any) -> None:
     cert, key = authority.issue("someone")
     with KServeServer(credentials=server_credentials(authority, "server", mutual=True)) as server:
         with Twin(kind, server.endpoint, tls=TLS(ca=authority.ca, cert=cert, key=key)) as client:

@@ -29,6 +29,7 @@ from arlo.client import (
     TooLongError,
     UnavailableError,
 )
+from arlo.client._waiting import now
 from tests.fakes.client_twins import Twin
 from tests.fakes.kserve_server import KServeServer, answer
 
@@ -322,6 +323,18 @@ async def test_no_tasks_are_left_behind(server: KServeServer) -> None:
                 break
     left = [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and "arlo" in repr(t.get_coro())]
     assert left == []
+
+
+async def test_the_sync_client_needs_no_event_loop_and_minds_none(server: KServeServer) -> None:
+    """As in a notebook, whose cells run on one: what is left early ends at once, and not when that loop has time."""
+    with Client(server.endpoint) as client:
+        items = client.stream([[n] for n in range(1000)], window=2)
+        assert isinstance(next(items), Result)
+        del items
+        assert no_streams(server)
+        assert client.infer([3])["sentence_embedding"].tolist() == [3.0, 1.0]
+    with pytest.raises(RuntimeError, match="waits for an event loop"):
+        now(asyncio.sleep(0))
 
 
 # The mock ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from arlo.client.codec import Codec, from_raw
 from arlo.client.errors import InvalidRequestError
 from arlo.client.model import ModelInfo, TensorInfo
 from arlo.client.rows import RowReader
-from arlo.client.tensors import TensorReader
 
 PIXELS = TensorInfo(name="pixels", datatype="FP32", shape=(-1, 1, 2, 2))
 TASK = TensorInfo(name="task", datatype="INT32", shape=(-1, 1), optional=True)
@@ -32,25 +31,17 @@ def sent(request: Any) -> dict[str, Any]:
 
 def test_arrays_become_rows() -> None:
     codec = codec_of(PIXELS, TASK)
-    reader = TensorReader(codec.sized)
+    reader = RowReader(codec)
     request = codec.encode(reader.read([PICTURE, PICTURE.astype(np.uint8)]), request_id="r")
     assert sent(request) == {"pixels": [PICTURE.tolist()] * 2}
-    request = codec.encode([reader.read_one({"pixels": PICTURE, "task": [2]})], request_id="r")
+    request = codec.encode(reader.read([{"pixels": PICTURE, "task": [2]}]), request_id="r")
     assert sent(request) == {"pixels": [PICTURE.tolist()], "task": [[2]]}
     assert request.inputs[1].datatype == "INT32"
 
 
 def test_a_tensor_beside_tokens() -> None:
     codec = codec_of(IDS, MASK, TASK)
-    reader = RowReader(
-        ids_name=codec.ids_name,
-        mask_name=codec.mask_name,
-        type_ids_name=None,
-        tokenizer=None,
-        limit=16,
-        truncate=False,
-        sized=codec.sized,
-    )
+    reader = RowReader(codec)
     rows = reader.read([{"input_ids": [1, 2, 3], "task": [1]}, {"input_ids": [4], "task": [0]}])
     assert sent(codec.encode(rows, request_id="r")) == {
         "input_ids": [[1, 2, 3], [4, 0, 0]],
@@ -59,7 +50,7 @@ def test_a_tensor_beside_tokens() -> None:
     }
     assert "task" not in sent(codec.encode(reader.read([[1, 2]]), request_id="r"))
     with pytest.raises(InvalidRequestError, match="a row lacks 'task'"):
-        codec.encode([*rows, reader.read_one([5])], request_id="r")
+        codec.encode([*rows, *reader.read([[5]])], request_id="r")
 
 
 @pytest.mark.parametrize(
@@ -77,12 +68,12 @@ def test_a_tensor_beside_tokens() -> None:
 )
 def test_what_is_no_row(row: Any, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        TensorReader(codec_of(PIXELS, TASK).sized).read_one(row)
+        RowReader(codec_of(PIXELS, TASK)).read([row])
 
 
 def test_what_is_needed() -> None:
     codec = codec_of(PIXELS, TASK)
     with pytest.raises(InvalidRequestError, match="a row lacks 'pixels', which model m needs"):
-        codec.encode([TensorReader(codec.sized).read_one({"task": [1]})], request_id="r")
+        codec.encode(RowReader(codec).read([{"task": [1]}]), request_id="r")
     with pytest.raises(InvalidRequestError, match="no rows"):
-        TensorReader(codec.sized).read([])
+        RowReader(codec).read([])

@@ -95,11 +95,8 @@ def replayed(server: KServeServer, folder: Path, *more: str) -> int:
     return main(["replay", str(folder / "trace.csv"), "--target", server.endpoint, *given, *more])
 
 
-@pytest.mark.parametrize("sender", ["native", "sdk"])
-def test_accuracy_and_agreement(
-    server: KServeServer, folder: Path, sender: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert replayed(server, folder, "--compare", "last", "--sender", sender, "--json") == 0
+def test_accuracy_and_agreement(server: KServeServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert replayed(server, folder, "--compare", "last", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     quality = told["summary"]["quality"]
     assert (quality["answers"], quality["labelled"]) == (40, 40)

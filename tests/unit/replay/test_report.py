@@ -53,7 +53,6 @@ def result(*, answered: bool = True, levels: bool = True, interrupted: bool = Fa
     header: dict[str, Any] = {
         "target": "127.0.0.1:1",
         "model": "<m>",
-        "sender": "native",
         "input": "random token ids",
         "started_at": "2024-08-12T10:00:00+00:00",
         "command": "arlo replay poisson --target '127.0.0.1:1' <x>",
@@ -139,7 +138,7 @@ def test_the_json_form_is_versioned_and_plain(tmp_path: Path) -> None:
     value.save(tmp_path / "out")
     raw = json.loads((tmp_path / "out" / "result.json").read_text())
     assert raw == json.loads(json.dumps(value.to_json()))
-    assert raw["schema"] == SCHEMA == "arlo.replay/1"
+    assert raw["schema"] == SCHEMA == "arlo.replay/2"
     assert raw["summary"]["outcomes"]["failed"] == len(value.records)
     assert raw["errors"][0] | {"message": ""} == {"code": "UNAVAILABLE", "message": "", "count": len(value.records)}
     assert np.load(tmp_path / "out" / "records.npy").dtype == value.records.dtype

@@ -1,7 +1,8 @@
-"""The native sender: writes a plan, runs arlo-loadgen, reads its progress lines and its records."""
+"""Sends a replay: writes a plan, runs arlo-loadgen, reads its progress lines and its records."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,20 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
+from arlo.client.codec import Codec
 from arlo.client.errors import ClientError, UnavailableError
 from arlo.client.rows import PreparedRow
 from arlo.client.transport import TLS
 from arlo.errors import ConfigError, EnvironmentProblem
+from arlo.replay.options import CONNECT_S, ReplayOptions
 from arlo.replay.outcomes import CODE_OF
 from arlo.replay.plan import write_plan
-from arlo.replay.progress import Progress, ProgressHook, from_counts
-from arlo.replay.sender import CONNECT_S, GRACE_S, PROGRESS_EVERY_S, Job, SendResult
+from arlo.replay.progress import ProgressHook, of_line
+from arlo.replay.rows import Rows
 
 PROGRAM = "arlo-loadgen"
+PROGRESS_EVERY_S = 0.5
+GRACE_S = 1.0  # after an interrupt: how long to wait for what is in flight
 _BAD_INPUT, _UNREACHABLE, _INTERRUPTED = 2, 3, 130
 
 
@@ -45,47 +50,60 @@ def find_loadgen() -> Path:
             return folder / PROGRAM
     found = shutil.which(PROGRAM)
     if found is None:
-        raise EnvironmentProblem(
-            f"{PROGRAM} is not installed: run `make setup` or `pip install .`, or use the sender sdk"
-        )
+        raise EnvironmentProblem(f"{PROGRAM} is not installed: run `make setup` or `pip install .`")
     return Path(found)
 
 
-def send(job: Job, *, on_progress: ProgressHook | None, stop: threading.Event) -> SendResult:
-    """See arlo.replay.sender.Sender. Raises UnavailableError when the target does not accept the connections."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SendResult:
+    """What comes back. `messages` maps records["error"] to the server's words."""
+
+    records: NDArray[Any]  # dtype SENT
+    messages: Mapping[int, str]
+    responses: Mapping[int, Mapping[str, NDArray[Any]]]  # index -> outputs without row dimension
+    interrupted: bool
+    undrained: bool  # answers were still missing when the waiting ended
+    cpu_s: float  # of the load generator, while it sent
+
+
+def send(
+    options: ReplayOptions,
+    codec: Codec,
+    rows: Rows,
+    send_at_us: NDArray[np.int64],
+    *,
+    on_progress: ProgressHook | None,
+    stop: threading.Event,
+) -> SendResult:
+    """Sends the rows at these instants, ascending, from the start. Blocks until all is answered, or `stop` is set, or
+    Ctrl-C; then returns what there is. UnavailableError when the target does not accept the connections.
+    """
     program = find_loadgen()
     with tempfile.TemporaryDirectory(prefix="arlo-replay-") as folder:
         work = Path(folder)
-        write_plan(work / "plan", payloads_of(job), job.send_at_us, job.rows.which, job.timeout_us)
-        command = [str(program), "open", *_flags(job, work)]
-        final = _supervise(command, work / "stderr", on_progress, stop)
+        requests = (codec.encode([PreparedRow(row.ids, {}, row.text)], request_id="") for row in rows.rows)
+        payloads = [request.SerializeToString() for request in requests]
+        write_plan(work / "plan", payloads, send_at_us, rows.which, round(options.gives_up_ms * 1000))
+        final = _supervise([str(program), "open", *_flags(options, work)], work / "stderr", on_progress, stop)
         records = np.load(work / "records.npy")
         messages = {i: str(e["message"]) for i, e in enumerate(final["errors"], start=1)}
-        raw = _read_responses(work / "responses") if job.keep_responses else {}
+        raw = _read_responses(work / "responses") if options.keep_responses else {}
         return SendResult(
             records=records,
             messages=messages,
-            responses=_decode(job, raw, records, messages),
+            responses=_decode(codec, rows, raw, records, messages),
             interrupted=bool(final["interrupted"]),
             undrained=bool(final["undrained"]),
             cpu_s=float(final["cpu_s"]),
         )
 
 
-def payloads_of(job: Job) -> list[bytes]:
-    """One serialised ModelInferRequest per distinct row."""
-    return [job.codec.encode([PreparedRow(row.ids, {})], request_id="").SerializeToString() for row in job.rows.rows]
-
-
 def connection_flags(tls: TLS | None, token: str | None, work: Path) -> list[str]:
     """The flags of arlo-loadgen for TLS and token; the token goes by a file that only the user can read."""
     flags: list[str] = []
     if tls is not None:
-        flags.append("--tls")
-        named = {"--ca-file": tls.ca, "--cert-file": tls.cert, "--key-file": tls.key, "--server-name": tls.server_name}
-        for flag, value in named.items():
-            if value is not None:
-                flags += [flag, str(value)]
+        files = {"--ca-file": tls.ca, "--cert-file": tls.cert, "--key-file": tls.key}
+        flags = ["--tls", *_pairs({**files, "--server-name": tls.server_name})]
     if token is not None:
         path = work / "token"
         path.touch(mode=0o600)
@@ -94,24 +112,27 @@ def connection_flags(tls: TLS | None, token: str | None, work: Path) -> list[str
     return flags
 
 
-def _flags(job: Job, work: Path) -> list[str]:
+def _pairs(values: Mapping[str, object]) -> list[str]:
+    return [text for flag, value in values.items() if value is not None for text in (flag, str(value))]
+
+
+def _flags(options: ReplayOptions, work: Path) -> list[str]:
     values: dict[str, object] = {
-        "--target": job.endpoint,
+        "--target": options.endpoint,
         "--plan": work / "plan",
         "--records": work / "records.npy",
-        "--channels": job.channels,
-        "--warmup": job.warmup,
-        "--slo-us": job.slo_us,
-        "--late-us": job.late_us,
-        "--drain-s": job.drain_s,
+        "--channels": options.channels,
+        "--warmup": options.warmup,
+        "--slo-us": round(options.slo_ms * 1000),
+        "--late-us": round(options.late_ms * 1000),
+        "--drain-s": options.drain_s,
         "--grace-s": GRACE_S,
         "--connect-s": CONNECT_S,
         "--progress-s": PROGRESS_EVERY_S,
     }
-    if job.keep_responses:
-        values |= {"--responses": work / "responses", "--response-every": job.keep_responses}
-    flags = [text for flag, value in values.items() for text in (flag, str(value))]
-    return flags + connection_flags(job.tls, job.token, work)
+    if options.keep_responses:
+        values |= {"--responses": work / "responses", "--response-every": options.keep_responses}
+    return _pairs(values) + connection_flags(options.tls, options.token, work)
 
 
 def _supervise(
@@ -167,7 +188,7 @@ def _follow(
         if line["type"] == "done":
             final = line
         elif on_progress is not None:
-            on_progress(_progress(line))
+            on_progress(of_line(line))
         if stop.is_set():
             ask()
 
@@ -176,18 +197,6 @@ def _lines(process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
     assert process.stdout is not None
     for line in iter(process.stdout.readline, b""):
         yield json.loads(line.decode(errors="replace"))
-
-
-def _progress(line: dict[str, Any]) -> Progress:
-    return from_counts(
-        t_s=line["t_s"],
-        total=line["total"],
-        sent=line["sent"],
-        codes={int(code): count for code, count in line["codes"].items()},
-        on_time=line["on_time"],
-        recent=line["recent"],
-        late_sends=line["late_sends"],
-    )
 
 
 def _read_responses(path: Path) -> dict[int, bytes]:
@@ -201,22 +210,19 @@ def _read_responses(path: Path) -> dict[int, bytes]:
 
 
 def _decode(
-    job: Job, raw: dict[int, bytes], records: NDArray[Any], messages: dict[int, str]
+    codec: Codec, rows: Rows, raw: dict[int, bytes], records: NDArray[Any], messages: dict[int, str]
 ) -> dict[int, dict[str, NDArray[Any]]]:
     """Outputs by index. An answer that makes no sense turns its record into a failure, as it is one to a client."""
     decoded = {}
     for index, data in raw.items():
         try:
-            decoded[index] = _outputs(data, job, index)
+            response = service_pb2.ModelInferResponse.FromString(data)
+            lengths = (0 if codec.only_text else len(rows.of(index).ids),)
+            result = codec.decode(response, lengths, batched=False, attempts=1, elapsed_us=0)
+            decoded[index] = dict(result.outputs)
         except (ClientError, DecodeError) as error:
             key = next((k for k, m in messages.items() if m == str(error)), min(len(messages) + 1, 255))
             messages[key] = str(error)
             row = np.searchsorted(records["index"], index)
             records["code"][row], records["error"][row] = CODE_OF["INTERNAL"], key
     return decoded
-
-
-def _outputs(data: bytes, job: Job, index: int) -> dict[str, NDArray[Any]]:
-    response = service_pb2.ModelInferResponse.FromString(data)
-    length = len(job.rows.of(index).ids)
-    return dict(job.codec.decode(response, (length,), batched=False, attempts=1, elapsed_us=0).outputs)

@@ -1,4 +1,4 @@
-"""Both senders against a real gRPC server in this process."""
+"""arlo-loadgen, alone and behind `arlo replay`, against a real gRPC server in this process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+from tritonclient.grpc import service_pb2
 
-from arlo.client import NotFoundError, UnavailableError
+from arlo.client import InvalidRequestError, ModelInfo, NotFoundError, TensorInfo, UnavailableError
 from arlo.client.codec import Codec
 from arlo.client.rows import PreparedRow
 from arlo.client.transport import TLS
 from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.replay import OUTCOMES, Progress, ReplayOptions, ReplayResult, run_replay
-from arlo.replay.native import connection_flags, find_loadgen
+from arlo.replay.loadgen import connection_flags, find_loadgen
 from arlo.replay.plan import write_plan
 from arlo.traces import Trace, poisson
 from tests.fakes.kserve_server import MODEL, KServeServer, answer
-
-SENDERS = ("native", "sdk")
 
 
 @pytest.fixture
@@ -42,19 +41,18 @@ def even(n: int, per_second: float = 200.0, length: int = 12) -> Trace:
     return Trace(arrived_at_s=np.arange(n) / per_second, length=np.full(n, length))
 
 
-def replay(server: KServeServer, trace: Trace, sender: Any, **options: Any) -> ReplayResult:
+def replay(server: KServeServer, trace: Trace, **options: Any) -> ReplayResult:
     options = {"warmup": 2, "slo_ms": 5000.0, "timeout_ms": 5000.0, **options}  # a busy machine is late for nothing
-    return run_replay(trace, ReplayOptions(endpoint=server.endpoint, sender=sender, **options))
+    return run_replay(trace, ReplayOptions(endpoint=server.endpoint, **options))
 
 
 def counts(result: ReplayResult) -> dict[str, int]:
     return {name: n for name, n in result.summary.outcomes.items() if n}
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_every_request_is_sent_once_answered_and_recorded(server: KServeServer, sender: str) -> None:
+def test_every_request_is_sent_once_answered_and_recorded(server: KServeServer) -> None:
     trace = poisson(150, 1.0, lambda n, rng: rng.integers(3, 60, n, dtype=np.int32), 1)
-    result = replay(server, trace, sender, keep_responses=1)
+    result = replay(server, trace, keep_responses=1)
     n = len(trace)
     assert counts(result) == {"on_time": n}
     assert result.exit_code == 0
@@ -75,8 +73,7 @@ def test_every_request_is_sent_once_answered_and_recorded(server: KServeServer, 
     assert server.calls["ModelInfer"] == n + 2  # and the warm-up
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_sends_do_not_wait_for_answers(sender: str) -> None:
+def test_sends_do_not_wait_for_answers() -> None:
     """The server answers nobody before all have come: a closed loop of any smaller size would hang."""
     n = 12
     everybody = threading.Barrier(n)
@@ -86,13 +83,12 @@ def test_sends_do_not_wait_for_answers(sender: str) -> None:
         return answer(request)
 
     with KServeServer(infer=infer) as server:
-        result = replay(server, even(n), sender, warmup=0, slo_ms=5000.0, timeout_ms=20_000.0)
+        result = replay(server, even(n), warmup=0, slo_ms=5000.0, timeout_ms=20_000.0)
     assert counts(result) == {"on_time": n}
     assert result.records["done_us"].min() >= result.records["scheduled_us"].max()
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_outcomes(server: KServeServer, sender: str) -> None:
+def test_outcomes(server: KServeServer) -> None:
     server.failures.extend(
         [
             (grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full"),
@@ -102,7 +98,7 @@ def test_outcomes(server: KServeServer, sender: str) -> None:
             (grpc.StatusCode.CANCELLED, "cancelled"),
         ]
     )
-    result = replay(server, even(12, 50), sender, warmup=0)
+    result = replay(server, even(12, 50), warmup=0)
     assert counts(result) == {"on_time": 7, "rejected": 2, "failed": 2, "cancelled": 1}
     assert result.exit_code == 1
     assert {(e["code"], e["count"]) for e in result.errors()} == {
@@ -112,12 +108,11 @@ def test_outcomes(server: KServeServer, sender: str) -> None:
     assert server.calls["ModelInfer"] == 12  # nothing was sent twice
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_messages_that_differ_in_numbers_are_one(server: KServeServer, sender: str) -> None:
+def test_messages_that_differ_in_numbers_are_one(server: KServeServer) -> None:
     """A gateway that refuses for lack of time says how much it would take: another number each time."""
     told = [(grpc.StatusCode.RESOURCE_EXHAUSTED, f"it would take {i} ms, {3 * i} are left") for i in range(300)]
     server.failures.extend([*told, (grpc.StatusCode.INTERNAL, "odd")])
-    result = replay(server, even(302, 1000), sender, warmup=0)
+    result = replay(server, even(302, 1000), warmup=0)
     assert counts(result) == {"on_time": 1, "rejected": 300, "failed": 1}
     few, odd = result.errors()
     assert (few["code"], few["count"]) == ("RESOURCE_EXHAUSTED", 300)
@@ -125,17 +120,15 @@ def test_messages_that_differ_in_numbers_are_one(server: KServeServer, sender: s
     assert "odd" in odd["message"]
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_kinds_of_messages_beyond_the_most_count_as_their_codes_first(server: KServeServer, sender: str) -> None:
+def test_kinds_of_messages_beyond_the_most_count_as_their_codes_first(server: KServeServer) -> None:
     names = [f"full: {chr(97 + i // 20)}{chr(97 + i % 20)}" for i in range(300)]
     server.failures.extend((grpc.StatusCode.RESOURCE_EXHAUSTED, name) for name in names)
-    result = replay(server, even(300, 1000), sender, warmup=0)
+    result = replay(server, even(300, 1000), warmup=0)
     assert sum(e["count"] for e in result.errors()) == 300
     assert all("full: " in e["message"] for e in result.errors())
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_deadlines_count_from_the_scheduled_instant(sender: str) -> None:
+def test_deadlines_count_from_the_scheduled_instant() -> None:
     release = threading.Event()
     warm = threading.Event()
 
@@ -146,7 +139,7 @@ def test_deadlines_count_from_the_scheduled_instant(sender: str) -> None:
         return answer(request)
 
     with KServeServer(infer=infer) as server:
-        result = replay(server, even(4, 100), sender, warmup=1, timeout_ms=1000.0)
+        result = replay(server, even(4, 100), warmup=1, timeout_ms=1000.0)
         left = [t for t in server.time_left_s[-4:] if t is not None]
         release.set()
     assert counts(result) == {"expired": 4}, result.errors()
@@ -157,27 +150,20 @@ def test_deadlines_count_from_the_scheduled_instant(sender: str) -> None:
     assert waited.max() < 5_000_000
 
 
-def test_a_deadline_that_passed_before_sending_counts_as_expired(server: KServeServer) -> None:
-    result = replay(server, even(4, 100), "sdk", warmup=0, timeout_ms=0.001)
-    assert counts(result) == {"expired": 4}, result.errors()
-
-
-@pytest.mark.parametrize("sender", SENDERS)
-def test_slow_answers_are_late_not_lost(sender: str) -> None:
+def test_slow_answers_are_late_not_lost() -> None:
     def infer(request: Any, context: Any) -> Any:
         time.sleep(0.03)  # the service time of this server
         return answer(request)
 
     with KServeServer(infer=infer) as server:
-        result = replay(server, even(10, 100), sender, slo_ms=20.0)
+        result = replay(server, even(10, 100), slo_ms=20.0)
     assert counts(result) == {"late": 10}
     assert result.summary.slo_attainment == 0
     assert result.summary.latency is not None
     assert result.summary.latency.p50_ms >= 30
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_stop_ends_the_sending_and_keeps_what_there_is(server: KServeServer, sender: str) -> None:
+def test_stop_ends_the_sending_and_keeps_what_there_is(server: KServeServer) -> None:
     stop = threading.Event()
     seen: list[Progress] = []
 
@@ -186,7 +172,7 @@ def test_stop_ends_the_sending_and_keeps_what_there_is(server: KServeServer, sen
         stop.set()
 
     trace = even(6000, 100)
-    options = ReplayOptions(endpoint=server.endpoint, sender=sender, warmup=0)  # type: ignore[arg-type]
+    options = ReplayOptions(endpoint=server.endpoint, warmup=0)
     result = run_replay(trace, options, on_progress=on_progress, stop=stop)
     assert result.summary.interrupted
     assert result.exit_code == 130
@@ -197,8 +183,7 @@ def test_stop_ends_the_sending_and_keeps_what_there_is(server: KServeServer, sen
     assert seen[0].p50_ms is not None
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_answers_that_never_come_are_cancelled_in_the_end(sender: str) -> None:
+def test_answers_that_never_come_are_cancelled_in_the_end() -> None:
     release = threading.Event()
 
     def infer(request: Any, context: Any) -> Any:
@@ -206,22 +191,49 @@ def test_answers_that_never_come_are_cancelled_in_the_end(sender: str) -> None:
         return answer(request)
 
     with KServeServer(infer=infer) as server:
-        result = replay(server, even(3), sender, warmup=0, timeout_ms=0.0, drain_s=0.3)
+        result = replay(server, even(3), warmup=0, timeout_ms=0.0, drain_s=0.3)
         release.set()
     assert counts(result) == {"cancelled": 3}
     assert result.summary.undrained
     assert not result.summary.interrupted
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_text_is_sent_where_there_is_a_tokenizer(server: KServeServer, sender: str, minilm: Path) -> None:
+def test_text_is_sent_where_there_is_a_tokenizer(server: KServeServer, minilm: Path) -> None:
     trace = Trace(arrived_at_s=np.arange(30) / 100, length=np.arange(2, 32), text_id=np.arange(30))
-    result = replay(server, trace, sender, tokenizer=minilm, keep_responses=1)
+    result = replay(server, trace, tokenizer=minilm, keep_responses=1)
     assert counts(result) == {"on_time": 30}
     assert result.header["input"] == "text"
     for index, outputs in result.responses.items():
         ids = result.rows.of(index).ids
         assert outputs["sentence_embedding"].tolist() == [np.float32(ids.sum()), len(ids)]
+
+
+def test_a_model_that_takes_nothing_but_text_gets_it(minilm: Path) -> None:
+    texts = ModelInfo(
+        name="texts",
+        inputs=(TensorInfo(name="text", datatype="BYTES", shape=(-1, 1)),),
+        outputs=(
+            TensorInfo(name="bytes", datatype="INT32", shape=(-1,)),
+            TensorInfo(name="tags", datatype="INT32", shape=(-1, -1)),
+        ),
+    )
+
+    def infer(request: Any, context: Any) -> Any:
+        response = service_pb2.ModelInferResponse(model_name="texts", id=request.id)
+        size = len(request.raw_input_contents[0]) - 4
+        for name, array in (("bytes", np.array([size], "<i4")), ("tags", np.arange(3, dtype="<i4")[None])):
+            response.outputs.add(name=name, datatype="INT32", shape=array.shape)
+            response.raw_output_contents.append(array.tobytes())
+        return response
+
+    with KServeServer(info=texts, infer=infer) as server:
+        result = replay(server, even(5), tokenizer=minilm, keep_responses=1)
+        assert counts(result) == {"on_time": 5}
+        for index, outputs in result.responses.items():
+            assert outputs["bytes"] == len((result.rows.of(index).text or "").encode())
+            assert outputs["tags"].tolist() == [0, 1, 2]  # how many tokens they are of is known to the server alone
+        with pytest.raises(InvalidRequestError, match="takes texts, not token ids"):
+            replay(server, even(5))
 
 
 @pytest.fixture(scope="session")
@@ -230,47 +242,39 @@ def minilm() -> Path:
     return Path(package.__file__).parent / "model"
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_a_token_is_sent_with_every_request(server: KServeServer, sender: str) -> None:
-    replay(server, even(5), sender, token="secret")
+def test_a_token_is_sent_with_every_request(server: KServeServer) -> None:
+    replay(server, even(5), token="secret")
     assert {m.get("authorization") for m in server.metadata} == {"Bearer secret"}
 
 
 def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
-    ca, key = certificate(tmp_path, "localhost")
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), ca.read_bytes())], ca.read_bytes(), True)
-    tls = TLS(ca=ca, cert=ca, key=key, server_name="localhost")
+    pytest.importorskip("cryptography", reason="makes the certificates of this test")
+    from tests.fakes.certificates import Authority
+
+    authority = Authority(tmp_path / "authority")
+    cert, key = authority.issue("gateway.example", loopback=False)
+    ca = authority.ca
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())], ca.read_bytes(), True)
+    tls = TLS(ca=ca, cert=cert, key=key, server_name="gateway.example")
     with KServeServer(credentials=credentials) as server:
-        for sender in SENDERS:
-            assert counts(replay(server, even(5), sender, tls=tls)) == {"on_time": 5}
+        assert counts(replay(server, even(5), tls=tls)) == {"on_time": 5}
         with pytest.raises(UnavailableError):
-            replay(server, even(5), "native", tls=TLS(ca=ca, server_name="localhost"))
+            replay(server, even(5), tls=TLS(ca=ca, server_name="gateway.example"))
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A self-signed certificate and its key, PEM."""
-    ca, key = folder / "ca.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
-    command += ["-out", str(ca), "-keyout", str(key)]
-    subprocess.run(command, check=True, capture_output=True)
-    return ca, key
-
-
-@pytest.mark.parametrize("sender", SENDERS)
-def test_a_target_that_is_not_there(sender: str) -> None:
+def test_a_target_that_is_not_there() -> None:
     with KServeServer() as gone:
         endpoint = gone.endpoint
     with pytest.raises(UnavailableError):
-        run_replay(even(3), ReplayOptions(endpoint=endpoint, model="minilm", sender=sender))  # type: ignore[arg-type]
+        run_replay(even(3), ReplayOptions(endpoint=endpoint, model="minilm"))
 
 
 def test_an_unknown_model_and_wrong_options(server: KServeServer) -> None:
     with pytest.raises(NotFoundError):
-        replay(server, even(3), "native", model="other")
+        replay(server, even(3), model="other")
     with pytest.raises(ConfigError, match="no requests"):
-        replay(server, even(0), "native")
-    for wrong in ({"sender": "carrier pigeon"}, {"slo_ms": 0.0}, {"speed": -1.0}, {"channels": 0}, {"warmup": -1}):
+        replay(server, even(0))
+    for wrong in ({"slo_ms": 0.0}, {"speed": -1.0}, {"channels": 0}, {"warmup": -1}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             ReplayOptions(endpoint="127.0.0.1:1", **wrong)  # type: ignore[arg-type]
 
@@ -282,7 +286,7 @@ def test_a_missing_load_generator_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_an_answer_that_is_no_message_is_a_failure(tmp_path: Path) -> None:
-    """To the native sender too, which reads answers only as far as it needs."""
+    """Although answers are read only as far as is needed."""
 
     class Garbage(grpc.GenericRpcHandler):  # type: ignore[misc]
         def service(self, details: Any) -> Any:
@@ -397,15 +401,14 @@ def test_the_token_file_is_private(tmp_path: Path) -> None:
 # As a program --------------------------------------------------------------------------------------------------------
 
 
-def command(server: KServeServer, sender: str, *more: str) -> list[str]:
-    arguments = ["replay", "poisson", "--target", server.endpoint, "--rate", "50", "--sender", sender, *more]
+def command(server: KServeServer, *more: str) -> list[str]:
+    arguments = ["replay", "poisson", "--target", server.endpoint, "--rate", "50", *more]
     return [sys.executable, "-m", "arlo.cli", *arguments]
 
 
-@pytest.mark.parametrize("sender", SENDERS)
-def test_ctrl_c_reports_what_there_is(server: KServeServer, sender: str) -> None:
+def test_ctrl_c_reports_what_there_is(server: KServeServer) -> None:
     wanted = 40
-    arguments = command(server, sender, "--duration", "600", "--json")
+    arguments = command(server, "--duration", "600", "--json")
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         with server.changed:
             assert server.changed.wait_for(lambda: server.calls["ModelInfer"] > wanted, timeout=60)
@@ -418,7 +421,7 @@ def test_ctrl_c_reports_what_there_is(server: KServeServer, sender: str) -> None
 
 def test_the_load_generator_does_not_outlive_its_parent(server: KServeServer) -> None:
     with subprocess.Popen(
-        command(server, "native", "--duration", "600"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(server, "--duration", "600"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         with server.changed:
             assert server.changed.wait_for(lambda: server.calls["ModelInfer"] > 20, timeout=60)
@@ -433,7 +436,7 @@ def test_outcomes_of_the_program(server: KServeServer, tmp_path: Path) -> None:
     server.failures.append((grpc.StatusCode.INTERNAL, "odd"))
     out = tmp_path / "out"
     done = subprocess.run(
-        command(server, "native", "--duration", "1", "--warmup", "0", "--out", str(out)),
+        command(server, "--duration", "1", "--warmup", "0", "--out", str(out)),
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
@@ -441,7 +444,7 @@ def test_outcomes_of_the_program(server: KServeServer, tmp_path: Path) -> None:
     assert "odd" in done.stdout
     assert {p.name for p in out.iterdir()} == {"result.json", "records.npy", "trace.csv", "report.html", "report.json"}
     again = subprocess.run(
-        [*command(server, "native")[:4], str(out / "trace.csv"), "--target", server.endpoint, "--speed", "2", "--json"],
+        [*command(server)[:4], str(out / "trace.csv"), "--target", server.endpoint, "--speed", "2", "--json"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
