@@ -142,7 +142,7 @@ def write_runtimes(
     records: Path | None = None,
 ) -> Manifest:
     """Write a Triton repository of exactly these emulated runtimes, and its manifest. `outputs`: instead of those that
-    can be checked, with the `records` that they are of (benchmarks.replayed)."""
+    can be checked, with the `records` that they are of (tests.fakes.replayed)."""
     outputs = tuple(outputs) or checkable_outputs(token_dims, pooled_dims)
     texts = {runtime.name: config_pbtxt(runtime, outputs=outputs, records=records) for runtime in runtimes}
     files = {name: {f"{name}/config.pbtxt": hashlib.sha256(text.encode()).hexdigest()} for name, text in texts.items()}
