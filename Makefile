@@ -71,9 +71,9 @@ serve: setup ## the demo cluster, staying up: text over HTTP on 8080, gRPC on 80
 
 # --- check ----------------------------------------------------------------------------------------------------------
 
-# Tests without servers run side by side; those with servers mostly wait, in two groups of about equal length. Ray's client cannot reach its
-# cluster from a process in which grpcio has been at work before.
-QUICK_TESTS := tests/unit tests/property tests/golden
+# Tests without servers run side by side, those that compile first, so that no core waits for the last file; those with servers mostly wait, in
+# two groups of about equal length. Ray's client cannot reach its cluster from a process in which grpcio has been at work before.
+QUICK_TESTS := tests/unit/compile tests/unit tests/property tests/golden
 RAY_TESTS := tests/integration/test_ray_pool.py
 # Model folders against the libraries: those of BERT in `make check`, all families, minutes of exports, in `make test-matrix`.
 MATRIX_TESTS := tests/integration/test_folder_matrix.py
@@ -100,7 +100,7 @@ test-cpp: setup ## the C++ unit tests
 	ctest --test-dir $(native) --output-on-failure
 
 test-quick: setup
-	$(PY) -m pytest -n $(JOBS) --dist loadfile $(QUICK_TESTS) $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(QUICK_TESTS) $(PYTEST_ARGS)
 
 test-servers: setup
 	$(PY) -m pytest tests/integration $(addprefix --ignore=,$(RAY_TESTS) $(MATRIX_TESTS)) $(addprefix --ignore=,$(FLEET_TESTS)) $(PYTEST_ARGS)
@@ -129,14 +129,15 @@ else
 	$(PY) -m pytest $(PYTEST_ARGS)
 endif
 
-# Tests with servers wait more than they compute, so linters, sanitizers and fuzzers run beside them; see tools/check.py.
-# The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
+# Tests with servers wait more than they compute, so what computes has lanes of its own beside them; what ends last, the tests without servers,
+# takes all cores. See tools/check.py. The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
-	  ++ "test-fleet=make test-fleet" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
+	@$(PY) tools/check.py "lint-style=make lint-style" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
+	  "test-quick=make test-quick" \
 	  ++ "asan=make asan" "tsan=make tsan" "fuzz=$(NICE) make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" \
-	  "ray=$(PY) -m pytest $(RAY_TESTS)" "matrix=$(PY) -m pytest $(MATRIX_TESTS)" "cascade=$(NICE) make cascade-demo-small" "kit=$(NICE) make kit-dry"
+	  ++ "test-servers=make test-servers" "kit=make kit-dry" "cascade=make cascade-demo-small" \
+	  ++ "test-fleet=make test-fleet" "matrix=$(PY) -m pytest $(MATRIX_TESTS)" "ray=$(PY) -m pytest $(RAY_TESTS)"
 
 .PHONY: kit kit-dry
 kit: setup ## the GPU kit: packs .gpu-kit/ for a GPU machine without a network (docs/gpu-proof.md)
@@ -250,53 +251,38 @@ site: setup ## the documents as a site, in build/html
 # --- measure, generate ------------------------------------------------------------------------------------------------
 
 .PHONY: bench
-bench: setup ## the benchmarks; results go to benchmarks/results with their command
+bench: setup ## the shorter benchmarks; results go to benchmarks/results with their command
 	tools/system_packages.sh bench
 	@$(call configure,release)
 	cmake --build --preset release
-	$(PY) -m benchmarks.run
+	$(PY) -m benchmarks.micro
+	$(PY) -m benchmarks.load.cpu
 
-# Experiments whose inputs are as they were when they last ran here are not run again; FIGURES_ARGS=--force runs all.
 .PHONY: figures
-figures: setup ## the paper's evaluation beside ours: reports/evaluation.html, docs/evaluation.md; SHORT=1 takes seconds
-	$(PY) -m benchmarks.figures $(if $(SHORT),--short) $(FIGURES_ARGS)
-	$(PY) -m benchmarks.cascade.papers
-	$(PY) -m benchmarks.flows.papers
-	$(PY) -m benchmarks.tokens.papers
+figures: setup ## the papers' evaluations beside ours: docs/evaluation.md and tables; SHORT=1 for a look
+	$(PY) -m benchmarks.papers.arlo $(if $(SHORT),--short)
+	$(PY) -m benchmarks.papers.cascades
+	$(PY) -m benchmarks.papers.loki $(if $(SHORT),--short)
+	$(PY) -m benchmarks.papers.otas.figures $(if $(SHORT),--seconds 30)
 
 # Definitions of nouns and classifiers of them, cut from MiniLM after 1, 2, 3 and 6 layers; they go to the cache, where what
 # is finished stays. CASCADE_ARGS="--rows 5000 --depths 1 2" takes a minute.
 .PHONY: cascade-demo
 cascade-demo: setup ## a cascade from training to serving, on real text: 25 minutes the first time, then 5
-	$(PY) -m benchmarks.cascade.demo $(CASCADE_ARGS)
-
-# One layer of MiniLM before MPNet-base, whose wheels are 400 MB: a last stage beside which client and gateway are little.
-.PHONY: cascade-demo-large
-cascade-demo-large: setup ## the same with MPNet-base as the last stage, behind one layer of MiniLM
-	$(PY) -m benchmarks.cascade.demo --depths 1 --rows 5000 --large 8000 --recorded 10500 --texts 1000 \
-	  --out reports/cascade-large
+	$(PY) -m benchmarks.demos.cascade $(CASCADE_ARGS)
 
 # The same in small: two depths on 5,000 rows, to see that the whole way holds.
 .PHONY: cascade-demo-small
 cascade-demo-small: setup
-	$(PY) -m benchmarks.cascade.demo --depths 1 2 --rows 5000 --recorded 1500 --texts 200 --out build/cascade-demo
+	$(PY) -m benchmarks.demos.cascade --depths 1 2 --rows 5000 --recorded 1500 --texts 200 --out build/cascade-demo
 
 .PHONY: adapt-demo
 adapt-demo: setup ## one model at several token counts: merged, verified, measured, and simulated under load (11 minutes)
-	$(PY) -m benchmarks.tokens.demo $(ADAPT_ARGS)
-
-.PHONY: adapt-demo-images
-adapt-demo-images: setup ## the same for pictures: a vision transformer, two tasks on one body; and served under a burst
-	$(PY) -m benchmarks.tokens.images $(ADAPT_ARGS)
+	$(PY) -m benchmarks.demos.adapt $(ADAPT_ARGS)
 
 .PHONY: pipeline-demo
-pipeline-demo: setup ## pipelines on real text and pages: texts in pieces, manuals line by line: 8 minutes the first time
-	$(PY) -m benchmarks.flows.pipeline_demo $(PIPELINE_ARGS)
-
-.PHONY: cascade-models
-cascade-models: setup ## the data and the models of cascades: fetched, trained once (20 minutes on two cores)
-	$(PY) -m benchmarks.cascade.glosses
-	$(PY) -m benchmarks.cascade.train $(CASCADE_ARGS)
+pipeline-demo: setup ## a pipeline on real text: texts in pieces, by variants of a model (minutes)
+	$(PY) -m benchmarks.demos.pipeline $(PIPELINE_ARGS)
 
 .PHONY: golden docs constraints
 golden: setup ## rewrite what the tests compare with: golden scenarios, the stub of the binding

@@ -1,4 +1,4 @@
-"""What the gateway benches share: starting programs, their CPU time and memory, closed-loop load, results.
+"""What the benches share: starting programs, their CPU time and memory, load, results.
 
 Machines are noisy: contenders alternate within one run, and results are medians and ratios with the machine named.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import platform
@@ -17,7 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTen
 from arlo.clock import unix_s
 from arlo.replay.plan import write_plan
 from tests.fakes import gateway as fakes
-from tests.fakes.gateway import Gateway, Instance
+from tests.fakes.gateway import Gateway, Instance, gateway_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -115,11 +115,10 @@ def wait_for_port(port: int, timeout_s: float = 20.0) -> None:
     channel.close()
 
 
-def payload(length: int, width: int | None = None, *, model: str = "bench", seed: int = 0) -> bytes:
-    """A serialised ModelInferRequest of one row of `length` tokens in `width` columns; int64 ids and mask, raw."""
-    width = width or length
-    ids = np.random.default_rng(seed).integers(1000, 30000, (1, width))
-    mask = (np.arange(width) < length).astype(np.int64)[None]
+def payload(length: int, *, model: str = "bench", seed: int = 0) -> bytes:
+    """A serialised ModelInferRequest of one row of `length` tokens; int64 ids and mask, raw."""
+    ids = np.random.default_rng(seed).integers(1000, 30000, (1, length))
+    mask = np.ones((1, length), np.int64)
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, array in (("input_ids", ids), ("attention_mask", mask)):
         request.inputs.add(name=name, datatype="INT64", shape=array.shape)
@@ -128,42 +127,10 @@ def payload(length: int, width: int | None = None, *, model: str = "bench", seed
     return bytes(request.SerializeToString())
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Backend:
-    """One instance of the deployment under test."""
-
-    endpoint: str
-    runtime: str
-    max_length: int
-    latency_us: int = 1000
-    capacity: int = 1000
-    dynamic: bool = False
-    points_us: tuple[tuple[int, int], ...] = ()  # (length, latency) of a dynamic runtime, instead of latency_us
-
-    def as_runtime(self) -> Runtime:
-        """As a manifest has it; rows are executed one at a time."""
-        points = self.points_us or ((self.max_length, self.latency_us),)
-        return Runtime(
-            name=self.runtime,
-            max_length=self.max_length,
-            max_batch=1,
-            dynamic=self.dynamic,
-            engine="emulated",
-            precision="",
-            device="",
-            latency=tuple(LatencyPoint(length=length, batch=1, latency_us=us) for length, us in points),
-        )
-
-
 def deployment(
-    backends: Sequence[Backend],
-    *,
-    dims: int,
-    model: str = "bench",
-    inflight_limit: int = INFLIGHT_LIMIT,
-    slo_ms: int = 1500,
+    endpoint: str, runtime: str, max_length: int, *, dims: int, model: str = "bench", instances: int = 1
 ) -> Any:
-    """An arlo.v1.Deployment: inputs input_ids and attention_mask, output embedding FP32 [rows, dims]."""
+    """An arlo.v1.Deployment of one runtime: inputs input_ids and attention_mask, output embedding FP32 [rows, dims]."""
     manifest = Manifest(
         model=model,
         task="emulated",
@@ -176,45 +143,81 @@ def deployment(
         outputs=(OutputTensor(name="embedding", datatype="FP32", token_level=False, dims=(dims,)),),
         runtimes=(),
     )
-    instances = [
-        Instance(f"i{k}", f"w{k}", backend.endpoint, backend.as_runtime(), backend.capacity)
-        for k, backend in enumerate(backends)
-    ]
-    return fakes.deployment(
-        manifest, instances, slo_ms=slo_ms, default_timeout_ms=60_000, inflight_limit=inflight_limit
+    served = Runtime(
+        name=runtime,
+        max_length=max_length,
+        max_batch=1,
+        dynamic=False,
+        engine="emulated",
+        precision="",
+        device="",
+        latency=(LatencyPoint(length=max_length, batch=1, latency_us=1000),),
     )
-
-
-@contextlib.asynccontextmanager
-async def serving(
-    work: Path,
-    backends: Sequence[Backend],
-    *,
-    policy: str | None = None,
-    dims: int = 384,
-    program: Path | None = None,
-    **options: Any,
-) -> AsyncIterator[Gateway]:
-    """A gateway serving these backends, with the settings that ship but for the policy; `options` of deployment().
-    `program`: of another build."""
-    settings = {"log_level": "warning", "dispatch": {"policy": policy} if policy is not None else {}}
-    wanted = deployment(backends, dims=dims, **options)
-    async with fakes.gateway_of(work, wanted, settings, program=program or binary("arlo-gateway")) as gateway:
-        yield gateway
+    each = [Instance(f"i{k}", f"w{k}", endpoint, served, capacity=1000) for k in range(instances)]
+    return fakes.deployment(manifest, each, slo_ms=1500, default_timeout_ms=60_000, inflight_limit=INFLIGHT_LIMIT)
 
 
 @contextlib.contextmanager
-def gateway(work: Path, backends: Sequence[Backend], **options: Any) -> Iterator[tuple[Measured, int]]:
-    """As serving(), for benches without an event loop: its process and its data port."""
+def gateway(work: Path, wanted: Any, *, program: Path | None = None, **settings: Any) -> Iterator[Gateway]:
+    """A gateway that serves this deployment, with the settings that ship but for `settings`. `program`: of another
+    build."""
     with asyncio.Runner() as runner:
-        started = serving(work, backends, **options)
+        program = program or binary("arlo-gateway")
+        started = gateway_of(work, wanted, {"log_level": "warning", **settings}, program=program)
         running = runner.run(started.__aenter__())
         try:
-            yield Measured(running.pid), port_of(running)
+            yield running
         except BaseException:
             runner.run(started.__aexit__(*sys.exc_info()))
             raise
         runner.run(started.__aexit__(None, None, None))
+
+
+@contextlib.contextmanager
+def serving(
+    work: Path, *, slo_ms: int, settings: Mapping[str, Mapping[str, Any]], workers: int = 1
+) -> Iterator[tuple[Program, str, int]]:
+    """`arlo serve` with workers of work/repository: its process, the data port, and the port of /metrics."""
+    ports = {name: free_port() for name in ("grpc", "http", "admin", "status")}
+    sections: dict[str, Mapping[str, object]] = {
+        "model": {"repository": str(work / "repository"), "slo_ms": slo_ms},
+        "workers": {"count": workers, "run_dir": str(work / "run")},
+        "gateway": {f"{name}_address": f"127.0.0.1:{ports[name]}" for name in ("grpc", "http", "admin")},
+        "control": {"http_address": f"127.0.0.1:{ports['status']}"},
+        **settings,
+    }
+    config = work / "serve.toml"
+    config.write_text(
+        "".join(
+            f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+            for name, values in sections.items()
+            if values
+        )
+    )
+    with Program([binary("arlo"), "serve", config], log=work / "serve.log") as program:
+        deadline_s = time.monotonic() + 120
+        while not _ready(ports["http"]):
+            if program.process.poll() is not None or time.monotonic() > deadline_s:
+                logs = [work / "serve.log", *sorted((work / "run").rglob("*.log"))]
+                said = "\n".join(f"-- {log.name}\n{log.read_text(errors='replace')[-12000:]}" for log in logs)
+                raise SystemExit(f"arlo serve did not come up:\n{said}")
+            time.sleep(0.2)
+        yield program, f"127.0.0.1:{ports['grpc']}", ports["http"]
+
+
+def _ready(port: int) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as page:
+        return bool(page.status == 200)
+    return False
+
+
+def metric(port: int, name: str, label: str = "") -> list[float]:
+    """Values of a metric of the gateway, of those with `label` among their labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    return [
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")) and label in line
+    ]
 
 
 def port_of(gateway: Gateway) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from arlo.catalog.manifest import Adaptation
+from arlo.catalog.manifest import MAX_BATCH, MAX_LENGTH, Adaptation
 from arlo.compile.engines.interface import (
     DEFAULT_COMPUTE_CAPABILITIES,
     Backend,
@@ -25,7 +25,7 @@ from arlo.planning.lengths.batches import MOST_ROWS
 Task = Literal["auto", "embedding", "sequence-classification", "reranker", "token-classification", "question-answering"]
 
 DEFAULT_LENGTHS = tuple(range(64, 513, 64))
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{,199}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class CompileOptions:
         if isinstance(self.lengths, tuple):
             check_lengths(self.lengths)
         if self.name is not None and not _NAME.fullmatch(self.name):
-            raise ConfigError(f"name {self.name!r} cannot name a model: use letters, digits, '.', '_' and '-'")
+            raise ConfigError(f"name {self.name!r} cannot name a model: use up to 200 letters, digits, '.', '_', '-'")
         for field, kind in (("task", Task), ("precision", Precision), ("device", Device)):
             if getattr(self, field) not in get_args(kind):
                 raise ConfigError(
@@ -165,6 +165,8 @@ class CompileOptions:
             value = getattr(self, field)
             if value is not None and value != "auto" and value < 1:
                 raise ConfigError(f"{field} must be 1 or more, not {value}")
+        if isinstance(self.max_batch, int) and self.max_batch > MAX_BATCH:
+            raise ConfigError(f"max_batch must be at most {MAX_BATCH}, not {self.max_batch}")
         self._check_relations()
         if self.tolerance is not None and not self.tolerance > 0:
             raise ConfigError(f"tolerance must be above 0, not {self.tolerance}")
@@ -242,6 +244,8 @@ def check_lengths(lengths: Sequence[int]) -> None:
         raise ConfigError("lengths is empty: name at least one maximum length, such as 64,128")
     if min(lengths) < 1:
         raise ConfigError(f"lengths must be 1 token or more, not {min(lengths)}")
+    if max(lengths) > MAX_LENGTH:
+        raise ConfigError(f"lengths must be {MAX_LENGTH} tokens or fewer, not {max(lengths)}")
     for left, right in itertools.pairwise(lengths):
         if left == right:
             raise ConfigError(f"length {left} is named twice: name each length once")

@@ -18,6 +18,7 @@ from arlo.compile.steps.verify import verify_step
 
 STEPS = ("specialise", "build", "verify")
 _SHARE = 0.8  # of the free memory that builds may take together
+_SMALL_BYTES = 32 << 20  # weights of a model whose runtimes are built in less time than a process takes to start
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def build_runtimes(tasks: Sequence[Task], *, tell: Callable[[Task, Told], None])
     if not missing:
         return [results[index] for index in range(len(tasks))]
     jobs = min(len(missing), jobs_that_fit(tasks[0].job))
-    if jobs == 1 and not tasks[0].job.engine.name.startswith("tensorrt"):
+    if jobs == 1 and not _may_crash(tasks[0].job):
         for index in missing:
             task = tasks[index]
             results[index] = build_runtime(task, lambda each, task=task: tell(task, each))  # type: ignore[misc]
@@ -91,12 +92,18 @@ def build_runtimes(tasks: Sequence[Task], *, tell: Callable[[Task, Told], None])
 
 
 def jobs_that_fit(job: Job) -> int:
-    """Builds at a time: as asked for, else as many as cores and free memory allow, at least one."""
+    """Builds at a time: as asked for, else one of a small model, or as many as cores and free memory allow."""
     if job.options.jobs is not None:
         return job.options.jobs
+    if job.model.weight_bytes < _SMALL_BYTES and not _may_crash(job):
+        return 1
     needed = max(1, job.engine.build_memory(job.model.weight_bytes))
     fitting = int(psutil.virtual_memory().available * _SHARE) // needed
     return max(1, min(fitting, psutil.cpu_count() or 1))
+
+
+def _may_crash(job: Job) -> bool:
+    return job.engine.name.startswith("tensorrt")
 
 
 def _work(task: Task, tell: Tell) -> Built:

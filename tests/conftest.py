@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import hypothesis
 import pytest
+
+# Before torch is imported, and for the processes that tests start: on tiny models threads spin more than they compute.
+# A worker's Triton gets as many as its configuration says.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples in every run, here and in CI. `make test-new` draws new ones, with a seed that it prints.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)

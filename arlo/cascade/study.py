@@ -15,7 +15,6 @@ from arlo.cascade.manifest import CascadeManifest, Stage
 from arlo.cascade.records import Data, Recorded, Records, engine_hash, ms_by_row
 from arlo.cascade.search.ensemble import spent, table_of
 from arlo.cascade.search.points import Interval, interval, paired
-from arlo.cascade.search.tabi import Measured
 from arlo.cascade.search.table import Table
 from arlo.cascade.spec import Ensemble, Rules
 from arlo.catalog.manifest import Manifest
@@ -25,6 +24,14 @@ from arlo.errors import ConfigError
 # only where that is a shorter runtime, which is then filled again.
 HOW = ("importance", "plain", "random", "first")
 Variant = tuple[int, int, float, str]  # stage that the importance is of, stage that answers, alpha, one of HOW
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What a stage says of every row, and the ms [rows] it takes."""
+
+    said: Answers
+    ms: Floats
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,24 +90,6 @@ class Study:
             raise ConfigError("a split holds no rows: record more texts, of more groups")
         return self.take(which)
 
-    def only(self, stages: Sequence[int]) -> Study:
-        """Without the other stages; points are no longer of it."""
-        at = {s: i for i, s in enumerate(stages)}
-        kept = [self.cascade.stages[s] for s in stages]
-        return dataclasses.replace(
-            self,
-            cascade=dataclasses.replace(self.cascade, stages=tuple(kept), points=(), default_point=None, curve=()),
-            recorded=tuple(self.recorded[s] for s in stages),
-            giant=self.said[stages[-1]].answer,
-            said=tuple(self.said[s] for s in stages),
-            ms=self.ms[:, list(stages)],
-            cost=self.cost[:, list(stages)],
-            asked_ms=self.asked_ms if stages[0] == 0 else self.ms[:, stages[0]],
-            pruned={
-                (at[a], at[b], alpha, how): v for (a, b, alpha, how), v in self.pruned.items() if a in at and b in at
-            },
-        )
-
     def with_pruning(self, alpha: float, how: str = "importance") -> Study:
         """As if every stage but the first got what the one before it had left of a text; all but the last then take the
         time that importance costs. ConfigError where such texts are not recorded."""
@@ -127,10 +116,6 @@ class Study:
     def table(self, ensemble: Ensemble | None = None) -> Table:
         """What searches read."""
         return table_of(self.said, self.truth, self.cost, ensemble)
-
-    def measured(self) -> list[Measured]:
-        """By stage."""
-        return [Measured(each, self.ms[:, s]) for s, each in enumerate(self.said)]
 
     def play(self, rules: Rules, *, seed: int = 0, price: int = 0) -> Played:
         """Every row through the cascade. The rules' pruning is played from records of pruned texts."""
@@ -175,12 +160,10 @@ def load_study(
     records: Records,
     *,
     objective: str = "mean",
-    fit: Sequence[float] = (),
     shares: Sequence[float] = (0.4, 0.3, 0.3),
     seed: int = 0,
 ) -> Study:
-    """Read the records of all stages; ConfigError names a stage that lacks some. `folder`: of cascade.json; `fit`:
-    models that fit on a GPU, by stage, for the objective cost."""
+    """Read the records of all stages; ConfigError names a stage that lacks some. `folder`: of cascade.json."""
     found: list[Recorded] = []
     keys = [stage_key(cascade, folder, records, s) for s in range(len(cascade.stages))]
     for stage, key in zip(cascade.stages, keys, strict=True):
@@ -205,13 +188,8 @@ def load_study(
         cost = np.stack(
             [energy_mj(s.energy_mj, r.tokens, s.name) for s, r in zip(cascade.stages, found, strict=True)], 1
         )
-    elif objective == "cost" and len(fit) != len(found):
-        raise ConfigError(
-            "the objective cost needs --fit, how many of each stage's models a GPU holds, as 6,2; or measure it: "
-            "`arlo profile REPOSITORY --update --colocate 8` of each stage, before `arlo cascade init`"
-        )
     else:
-        cost = ms / np.asarray(fit) if objective == "cost" else ms
+        cost = ms
     said = tuple(stage_answers(s, r, length) for s, r in zip(cascade.stages, found, strict=True))
     return Study(
         cascade=cascade,

@@ -318,10 +318,17 @@ def outside(file: object) -> bool:
     return not isinstance(file, str) or not file or Path(file).is_absolute() or ".." in Path(file).parts
 
 
+def name_problem(name: object) -> str:
+    """Why this is no name of a model, which is a folder; empty where it is one."""
+    if isinstance(name, str) and _MODEL.fullmatch(name):
+        return ""
+    return f"'{printable(str(name))}' cannot name a model: use up to 200 characters, no / and no first dot"
+
+
 def _problems(manifest: Manifest) -> Iterator[str]:
     """What cannot be served, in words. The file may have been written by hand, or damaged."""
-    if not isinstance(manifest.model, str) or not _MODEL.fullmatch(manifest.model):
-        yield f"'{printable(str(manifest.model))}' cannot name a model: use up to 200 characters, no / and no first dot"
+    if problem := name_problem(manifest.model):
+        yield problem
     if manifest.tokenizer is not None and outside(manifest.tokenizer):
         yield f"the tokenizer '{printable(str(manifest.tokenizer))}' is not in the repository"
     yield from _tensor_problems(manifest)

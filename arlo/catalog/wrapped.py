@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
+from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime, name_problem
 from arlo.catalog.tensors import DATATYPES
 from arlo.errors import ConfigError
 
@@ -42,6 +42,8 @@ def _write(raw: Mapping[str, Any], base: Path, folder: Path) -> Manifest:
     model = raw["model"]
     _known(model, _MODEL, "[model]")
     name, backend = str(model["name"]), str(model.get("backend", "python"))
+    if problem := name_problem(name):
+        raise ValueError(problem)
     inputs = tuple(_input(each) for each in raw["input"])
     outputs = tuple(_output(each) for each in raw["output"])
     ragged = any(tensor.dims[:1] == (-1,) for tensor in inputs)

@@ -83,7 +83,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="of the expected time, that a further runtime must save (default: 3)",
     )
     how.add_argument("--lengths", metavar="LIST", help="lengths to compare with, as 64,128,512 or first:last:step")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a page (HTML) of what each runtime saves")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="write what each runtime saves: .html, or .json for `arlo report`"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -21,6 +21,7 @@ _SIZES = struct.Struct("<II")
 LONGEST_TEXT = 4_000_000  # characters; a package takes seconds for more
 LONGEST_WORD = 200_000  # the time for a word grows faster than its length
 MOST_CHARACTERS = 250  # a token of a text that is cut; TEI's bound, so that a long text takes no seconds
+MOST_BYTES = 4 * MOST_CHARACTERS  # a token; of a longer text the gateway sends a part (src/rewrite/model.cc)
 
 
 class RefusalError(Exception):
@@ -68,6 +69,19 @@ def check_size(text: str, row: int) -> None:
         )
 
 
+def looked_at(loaded: Loaded, text: str, row: int, asked: dict[str, Any]) -> str:
+    """The part of a text that is cut to `most` tokens that is looked at: enough characters where they are more tokens
+    than that, else all of it. RefusalError: it would take too long."""
+    most = 0 if asked["written"] else MOST_CHARACTERS * asked["most"]
+    part = text if not most else text[-most:] if asked["keep_end"] else text[:most]
+    check_size(part, row)
+    if len(part) < len(text) and len(loaded.tokenizer.encode(part, add_special_tokens=False)) <= asked["most"]:
+        with contextlib.suppress(RefusalError):
+            check_size(text, row)
+            return text
+    return part
+
+
 def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
     """Token ids of texts or pairs, cut to `most` tokens as `tokenizers` cuts: of a pair the longer text first."""
     texts, at = [], 0
@@ -77,14 +91,14 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
         except UnicodeDecodeError:
             raise RefusalError(f"row {row_of(len(texts), asked)}: the text is not UTF-8") from None
         at += size
-    most_characters = MOST_CHARACTERS * asked["most"] if not asked["written"] else 0
-    longer = [0 < most_characters < len(text) for text in texts]
-    if most_characters:
-        texts = [text[-most_characters:] if asked["keep_end"] else text[:most_characters] for text in texts]
-    for number, text in enumerate(texts):
-        check_size(text, row_of(number, asked))
-    half = len(texts) // 2
-    rows = list(zip(texts[:half], texts[half:], strict=True)) if asked["pairs"] else texts
+    most_bytes = 0 if asked["written"] else MOST_BYTES * asked["most"]
+    parts = [looked_at(loaded, text, row_of(number, asked), asked) for number, text in enumerate(texts)]
+    longer = [
+        len(part) < len(text) or 0 < most_bytes < size
+        for part, text, size in zip(parts, texts, asked["sizes"], strict=True)
+    ]
+    half = len(parts) // 2
+    rows = list(zip(parts[:half], parts[half:], strict=True)) if asked["pairs"] else parts
     tokenizer, most = loaded.tokenizer, asked["most"]
     if most:
         added = tokenizer.num_special_tokens_to_add(asked["pairs"]) if asked["special"] else 0

@@ -116,8 +116,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     out = parser.add_argument_group("results")
     out.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
     out.add_argument("--out", type=Path, metavar="DIR",
-                     help="write result.json, records.npy, trace.csv and report.html there")  # fmt: skip
-    out.add_argument("--report", type=Path, metavar="FILE", help="write the HTML report there")
+                     help="write result.json, records.npy, trace.csv, report.html and report.json there")  # fmt: skip
+    out.add_argument("--report", type=Path, metavar="FILE", help="write a report: .html, or .json for `arlo report`")
     return parser
 
 
@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     reports = [args.report] if args.report is not None else []
     if args.out is not None:
         result.save(args.out)
-        reports.append(args.out / "report.html")
+        reports += [args.out / "report.json", args.out / "report.html"]
     for path in reports:
         write_report(result, path)
         console.print(f"report: {path}", highlight=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 BLUE, ORANGE, GREEN, RED, VIOLET = "#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8a5bc7"
 TEAL, GOLD, PINK, SLATE, OLIVE = "#17a2b8", "#b8860b", "#e377c2", "#5a6575", "#7f9c2f"
-GREY, PALE, INK, LILAC = "#8b95a5", "#d9dee6", "#1d2430", "#b79ae0"
+GREY, PALE, INK = "#8b95a5", "#d9dee6", "#1d2430"
 COLORS = (BLUE, ORANGE, GREEN, RED, VIOLET, TEAL, GOLD, PINK, SLATE, OLIVE)  # of lines, in this order
 # Short to long levels, light to dark.
 LEVELS = ("#fde3b0", "#fbc15e", "#f49a3c", "#e0713f", "#c04b5a", "#953a72", "#663182", "#3a2a78", "#1d2150", "#0d0f26")

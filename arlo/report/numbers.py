@@ -28,3 +28,15 @@ def number(value: object) -> str:
 def digits(value: float, count: int = 5) -> float | None:
     """Rounded to `count` digits, more than a plot shows; None, a gap, for what is not a number."""
     return float(f"{value:.{count}g}") if math.isfinite(value) else None
+
+
+def seconds(value: float) -> str:
+    """A length of time: 0.4 s, 45 s, 2m 05s, 1h 02m, 3d 04h."""
+    if value < 60:
+        return f"{value:.1f} s" if value < 9.95 else f"{int(value)} s"
+    whole = int(value)
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d {whole % 86_400 // 3600:02}h"

@@ -45,6 +45,7 @@ td:first-child { font-weight: 600; }
 .facts td:first-child { width: 1%; white-space: nowrap; }
 tr:last-child td { border-bottom: 0; }
 p.note { margin: 4px 0; }
+tr.chosen td { background: #eaf1fd; font-weight: 600; }
 code { font: 13px ui-monospace, monospace; word-break: break-word; }
 .warn { background: #fff6e5; border: 1px solid #f0d49a; border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
 """
@@ -106,12 +107,6 @@ def cards(values: Iterable[tuple[str, str]]) -> str:
         for value, label in values
     )
     return f'<div class="cards">{shown}</div>'
-
-
-def outcomes(counts: Iterable[tuple[str, int, str]]) -> str:
-    """A line of counts: name, count, colour."""
-    shown = (f'<b style="color:{color}">{count:,}</b> {html.escape(name)}' for name, count, color in counts)
-    return f"<p>{' &nbsp; '.join(shown)}</p>"
 
 
 def notes(lines: Iterable[str]) -> str:

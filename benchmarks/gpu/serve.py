@@ -36,11 +36,11 @@ from arlo.simulator.scenario.build import build
 from arlo.simulator.scenario.file import ScenarioConfig
 from arlo.simulator.scenario.sections import ClusterSection, DispatchSection, RunSection, WorkloadSection
 from arlo.traces import Trace
-from benchmarks.batches_served import Beyond, serving, trace_of, twin
 from benchmarks.gpu import Cell
 from benchmarks.gpu.bench import POSITIONS, Bench, mixes, model_folder
 from benchmarks.gpu.profiles import Latency, manifest, runtime
-from benchmarks.harness import Program
+from benchmarks.harness import Program, serving
+from benchmarks.load.twin import Beyond, trace_of, twin
 from benchmarks.peers.search import SHARE, Search
 
 NAME, MIX, SLO_MS = "bench", "mix", 100.0

@@ -7,11 +7,11 @@ CrossEncoder of sentence-transformers. An activation that a cross-encoder's fold
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from arlo.catalog.manifest import Activation
+from arlo.compile.steps.folder import OBJECT, TEXT, Settings
 from arlo.errors import ConfigError
 
 _TORCH = re.compile(r"torch\.nn\.(modules\.\w+\.)?(Softmax|Sigmoid|Identity|Tanh)")
@@ -19,7 +19,7 @@ _OF_ROWS = ("sequence-classification", "reranker", "classification")
 
 
 def activations(
-    where: Path, config: Mapping[str, Any], saved: Mapping[str, Any], *, task: str, labels: int
+    where: Path, config: Settings, saved: Settings, *, task: str, labels: int
 ) -> tuple[Activation | Literal[""], Activation | Literal[""]]:
     """Of labels and of scores; empty where the task has no logits of labels. `config` is config.json of the folder
     `where`, `saved` its config_sentence_transformers.json. ConfigError: it names an activation that is not known."""
@@ -37,17 +37,17 @@ def activations(
     return own or of_labels, own or ("sigmoid" if labels == 1 else "identity")
 
 
-def _own(where: Path, config: Mapping[str, Any], saved: Mapping[str, Any]) -> Activation | None:
+def _own(where: Path, config: Settings, saved: Settings) -> Activation | None:
     """The activation that the folder of a cross-encoder names, in the order in which CrossEncoder looks for it."""
-    newer = config.get("sentence_transformers")
-    named = saved.get("activation_fn")
-    if named is None and isinstance(newer, Mapping) and "activation_fn" in newer:
-        named = newer["activation_fn"]
+    newer = Settings(config.read("sentence_transformers", OBJECT, None) or {}, config.path)
+    named = saved.read("activation_fn", TEXT, None)
+    if named is None and "activation_fn" in newer:
+        named = newer.read("activation_fn", TEXT, None)
     elif named is None:
-        named = config.get("sbert_ce_default_activation_function")
+        named = config.read("sbert_ce_default_activation_function", TEXT, None)
     if named is None:
         return None
-    known = _TORCH.fullmatch(str(named))
+    known = _TORCH.fullmatch(named)
     if known is None:
         raise ConfigError(
             f"{where} names the activation {named!r}, which is not known: supported are torch.nn.Softmax, Sigmoid, "

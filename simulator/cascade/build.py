@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,11 @@ from arlo.cascade.study import Study
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
 from arlo.simulator.cascade.engine import CascadeRun, Journeys
-from arlo.simulator.cascade.rows import Chosen, draw, draw_by_length, read_study, rows_of, toward_reach
+from arlo.simulator.cascade.rows import Chosen, Drawn, draw, draw_by_length, read_study, rows_of, toward_reach
 from arlo.simulator.cascade.schemes import from_population, from_records, goes_on
 from arlo.simulator.profiles import latency_ms, load_profile
 from arlo.simulator.scenario.build import workload_of
-from arlo.simulator.scenario.cascades import ChangeSection, StageSection
+from arlo.simulator.scenario.cascades import CascadeSection, ChangeSection, StageSection
 from arlo.simulator.scenario.file import ScenarioConfig
 from arlo.simulator.scenario.scenario import Fault, RuntimeModel, Workload
 
@@ -51,11 +52,31 @@ class _Load:
     lengths: NDArray[np.int32]
 
 
-def build(config: ScenarioConfig) -> Built:
-    """ConfigError says what does not fit together."""
+class OfRecords(Protocol):
+    """Chooses stages and rules on the select split of a study."""
+
+    def __call__(self, study: Study, section: CascadeSection, *, seed: int) -> Chosen: ...
+
+
+class OfPopulation(Protocol):
+    """Chooses stages and rules on rows drawn from a population; `ms` [rows, stages]."""
+
+    def __call__(
+        self, drawn: Drawn, ms: Floats, names: Sequence[str], section: CascadeSection, *, seed: int
+    ) -> Chosen: ...
+
+
+def build(
+    config: ScenarioConfig, *, of_records: OfRecords = from_records, of_population: OfPopulation = from_population
+) -> Built:
+    """`of_records`, `of_population` choose what runs. ConfigError says what does not fit together."""
     workload = workload_of(config.workload, config.run.seed)
     load = _load(workload)
-    made = _of_records(config, load) if config.cascade.manifest is not None else _of_population(config, load)
+    made = (
+        _of_records(config, load, of_records)
+        if config.cascade.manifest is not None
+        else _of_population(config, load, of_population)
+    )
     chosen, stages, names, journeys, lengths, notes = made
     cluster, cascade = config.cluster, config.cascade
     at = [names[s] for s in chosen.stages]
@@ -126,7 +147,7 @@ def _load(workload: Workload) -> _Load:
 _Made = tuple[Chosen, list[Sequence[RuntimeModel]], list[str], Journeys, Ints, tuple[str, ...]]
 
 
-def _of_records(config: ScenarioConfig, load: _Load) -> _Made:
+def _of_records(config: ScenarioConfig, load: _Load, choose: OfRecords) -> _Made:
     cascade = config.cascade
     assert cascade.manifest is not None
     assert cascade.data is not None
@@ -141,7 +162,7 @@ def _of_records(config: ScenarioConfig, load: _Load) -> _Made:
         stage_runtimes(given.get(s.name, StageSection(name=s.name)), config, folder / s.repository)
         for s in study.cascade.stages
     ]
-    chosen = from_records(study, cascade, seed=config.run.seed)
+    chosen = choose(study, cascade, seed=config.run.seed)
     of_arlo = chosen
     if any(change.reach != 1 for change in config.change):
         of_arlo = from_records(study, dataclasses.replace(cascade, scheme="arlo"), seed=config.run.seed)
@@ -178,7 +199,7 @@ def _of_records(config: ScenarioConfig, load: _Load) -> _Made:
     return chosen, stages, names, _joined(parts), lengths, notes
 
 
-def _of_population(config: ScenarioConfig, load: _Load) -> _Made:
+def _of_population(config: ScenarioConfig, load: _Load, choose: OfPopulation) -> _Made:
     cascade = config.cascade
     if cascade.lengths == "records":
         raise ConfigError("cascade.lengths is of records: a population has the lengths of the workload")
@@ -188,7 +209,7 @@ def _of_population(config: ScenarioConfig, load: _Load) -> _Made:
     some = np.resize(lengths, SELECTED)
     select = draw(config.stage, SELECTED, alpha=cascade.alpha, seed=seed + 1)
     ms = np.stack([_times(stages[s], some * select.kept[:, s]) for s in range(len(names))], axis=1)
-    chosen = from_population(select, ms, names, cascade, seed=seed)
+    chosen = choose(select, ms, names, cascade, seed=seed)
     of_arlo = chosen
     if any(change.reach != 1 for change in config.change):
         of_arlo = from_population(select, ms, names, dataclasses.replace(cascade, scheme="arlo"), seed=seed)

@@ -9,7 +9,6 @@ from typing import Literal
 from arlo.config.field import FieldError, Flag, option, same, section
 from arlo.simulator.scenario.sections import ClusterSection
 
-SCHEMES = ("arlo", "tabi", "hybridserve-ap", "hybridserve-eo", "infaas-model", "cocktail")
 SINGLE = "single:"
 
 
@@ -31,12 +30,9 @@ class CascadeSection:
     scheme: str = option(
         default="arlo",
         doc="Which of the stages answer a row. `arlo`: the operating point `point`; of a population the cheapest with "
-        "hard thresholds that loses at most `tolerance`. `tabi`: Eq. 4 and, with records, the ensemble and alpha that "
-        "its own search finds. `hybridserve-ap`, `hybridserve-eo`: its sampled thresholds. `single:STAGE`: one stage. "
-        "`infaas-model`: the quickest one that is accurate enough. `cocktail`: several at once, and a vote.",
-        flag=Flag("NAME", "which stages of a cascade answer: " + ", ".join(SCHEMES) + ", single:STAGE",
-                  name="cascade-scheme", sweep=True),
-    )  # fmt: skip
+        "hard thresholds that loses at most `tolerance`. `single:STAGE`: one stage.",
+        flag=Flag("NAME", "which stages of a cascade answer: arlo, single:STAGE", name="cascade-scheme", sweep=True),
+    )
     point: str | None = option(
         default=None, doc="Operating point of the scheme arlo.", left_out="the default one", relation="with manifest"
     )
@@ -53,20 +49,13 @@ class CascadeSection:
     margin_ms: float = option(
         default=2.0, doc="A row that has an answer ends with it so long before its timeout.", unit="ms", minimum=0
     )
-    accuracy: float | None = option(
-        default=None,
-        doc="What tabi, infaas-model and cocktail have to reach.",
-        left_out="that of the last stage less `tolerance`",
+    tolerance: float = option(
+        default=0.01,
+        doc="Accuracy that may be lost against the last stage.",
         minimum=0,
         maximum=1,
+        relation="of a population",
     )
-    tolerance: float = option(
-        default=0.01, doc="Accuracy that a scheme may lose against the last stage.", minimum=0, maximum=1
-    )
-    c: float | None = option(
-        default=None, doc="tabi: c of Eq. 4.", left_out="found", minimum=0, maximum=1, relation="of a population"
-    )
-    k: float = option(default=10.0, doc="tabi: k of Eq. 4, which the paper does not give.", above=0, maximum=1000)
     alpha: float = option(
         default=0.0,
         doc="Words of less than alpha times the mean importance are left out (0: none), a share of the tokens that "
@@ -95,11 +84,10 @@ class CascadeSection:
         for key in ("data", "records", "point"):
             if self.manifest is None and getattr(self, key) is not None:
                 raise FieldError("cascade", key, "is of a manifest: leave it out, or name one")
-        if self.manifest is not None and (self.c is not None or self.alpha):
-            raise FieldError("cascade", "c" if self.c is not None else "alpha", "is of a population, not of records")
-        if self.scheme not in SCHEMES and not self.scheme.startswith(SINGLE):
-            names = ", ".join((*SCHEMES, f"{SINGLE}STAGE"))
-            raise FieldError("cascade", "scheme", f"must be one of {names}, not {self.scheme!r}")
+        if self.manifest is not None and self.alpha:
+            raise FieldError("cascade", "alpha", "is of a population, not of records")
+        if self.scheme != "arlo" and not self.scheme.startswith(SINGLE):
+            raise FieldError("cascade", "scheme", f"must be one of arlo, {SINGLE}STAGE, not {self.scheme!r}")
         if self.watts and (len(self.watts) != 2 or self.watts[1] < self.watts[0]):
             raise FieldError("cascade", "watts", "are two numbers: of a worker that waits, and of one that executes")
 

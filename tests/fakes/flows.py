@@ -107,26 +107,3 @@ def random_flow(seed: int, *, most_stages: int = 3, most_variants: int = 3) -> F
             )
         )
     return Flow(name=f"random-{seed}", slo_ms=rng.uniform(60, 400), stages=tuple(stages), edges=tuple(edges))
-
-
-EXPORTED_NAME = "pieces"
-# Of three stages in the repositories small, middle and large: one variant of two, an exit by confidence, chunks.
-EXPORTED = f"""\
-[flow]
-name = "{EXPORTED_NAME}"
-slo_ms = 2000
-[[flow.stage]]
-name = "topic"
-variants = [{{repository = "small", accuracy = 0.8}}, {{repository = "middle", accuracy = 0.9}}]
-[[flow.stage]]
-name = "tags"
-variants = [{{repository = "large", accuracy = 0.95}}]
-[[flow.edge]]
-from = "topic"
-to = "exit"
-when = {{score = "calibrated_max", at_least = 0.7, share = 0.5}}
-[[flow.edge]]
-from = "topic"
-to = "tags"
-expand = {{kind = "chunks", window = 18, stride = 16}}
-"""

@@ -159,10 +159,17 @@ ROWS: dict[str, Row] = {
     ),
     "limit-huge": embed(MEAN, tokenizer_config={"model_max_length": 10**30}, **seq(None)),
     "limit-above": embed(MEAN, **seq(4096)),
+    "limit-none": embed(MEAN, tokenizer_config={"model_max_length": 20}, **seq(10**30)),
+    "limit-options": embed(
+        MEAN, limit=22, **seq(30, tokenizer_args={"model_max_length": 22}, processor_kwargs={"model_max_length": 26})
+    ),
+    "query-length": embed(MEAN, refused="query_length", **seq(24, query_length=16)),
+    "model-kwargs": embed(MEAN, refused="model_kwargs", **seq(24, model_kwargs={"variant": "fp16"})),
     "limit-offset": embed(pool("cls"), NORMALIZE, family="roberta", tokenizer_config={"model_max_length": 512}),
     # Prompts and sizes.
     "prompts": embed(MEAN, NORMALIZE, **sentence(prompts=PROMPTS)),
     "default-prompt": embed(MEAN, **sentence(prompts=PROMPTS, default_prompt_name="query")),
+    "default-document": embed(MEAN, **sentence(default_prompt_name="document")),
     "prompt-excluded": embed(pool("mean", include_prompt=False), refused="include_prompt", **sentence(prompts=PROMPTS)),
     "no-prompt-excluded": embed(pool("mean", include_prompt=False)),
     "truncate-dim": embed(MEAN, NORMALIZE, **sentence(prompts={}, truncate_dim=12)),

@@ -1,8 +1,7 @@
-"""The screens of `arlo top`, whole. `pytest tests/golden --rewrite-golden` writes them again."""
+"""docs/top.md shows what the program prints. `pytest tests/golden --rewrite-golden` writes it again."""
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from pathlib import Path
 
@@ -11,58 +10,13 @@ from rich.console import Console
 from rich.segment import Segment
 
 from arlo.cli.top.screen import Screen
-from arlo.cli.top.view import History, Sample, View
-from arlo.control.gateway.messages import to_dict
-from tests.fakes.control_status import (
-    CASCADE,
-    FLOW,
-    cascade_deployment,
-    cascade_stats,
-    cascade_status,
-    control_status,
-    flow_deployment,
-    flow_stats,
-    gateway_deployment,
-    gateway_stats,
-    several_deployment,
-    several_stats,
-    several_status,
-)
+from arlo.cli.top.tables import Document
+from tests.fakes.samples import after, cascade, one, pipeline, several
 
-FOLDER = Path(__file__).parent / "top"
-P98_MS = (38, 41, 40, 44, 52, 61, 96, 139, 171, 122, 70, 45, 41, 40, 41)
+STEPS = range(1, 16)
 
 
-def both(*, control: bool = True, gateway: bool = True) -> View:
-    """Fifteen samples, 2 s apart."""
-    history, shown = History(), None
-    for step, p98_ms in enumerate(P98_MS, start=1):
-        stats = to_dict(gateway_stats(step=step))
-        stats["total"]["p98_us"] = 1000 * p98_ms
-        shown = history.add(
-            Sample(
-                at_s=2.0 * step,
-                control=control_status() if control else None,
-                control_error="" if control else "no control plane answers at 127.0.0.1:8004",
-                gateway=stats if gateway else None,
-                gateway_error="" if gateway else "no gateway answers at the admin address 127.0.0.1:8003",
-                deployment=to_dict(gateway_deployment()) if gateway else None,
-            )
-        )
-    assert shown is not None
-    return shown
-
-
-def many_workers() -> View:
-    """More workers than lines: those on the move and in trouble are shown."""
-    shown = both()
-    steady = shown.workers[0]
-    shown.workers = [dataclasses.replace(steady, id=f"w{index}", error="") for index in range(20)]
-    shown.workers[17] = dataclasses.replace(steady, id="w17", step="failed", trouble=True, error="no space on the GPU")
-    return shown
-
-
-def lines(shown: View, width: int, height: int | None, *, ascii_only: bool = False) -> list[str]:
+def lines(shown: Document, width: int, height: int | None, *, ascii_only: bool = False) -> list[str]:
     """The lines for a terminal of this size; without a height, as they are printed to a file. Nothing is cropped."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii" if ascii_only else "utf-8")
     console = Console(file=out, width=width, height=height, force_terminal=True, legacy_windows=False)
@@ -70,127 +24,43 @@ def lines(shown: View, width: int, height: int | None, *, ascii_only: bool = Fal
     return ["".join(segment.text for segment in line).rstrip() for line in Segment.split_lines(segments)]
 
 
-def text(shown: View, width: int, height: int | None, *, ascii_only: bool = False) -> str:
-    """The same as a file."""
-    return "".join(f"{line}\n" for line in lines(shown, width, height, ascii_only=ascii_only))
-
-
-def several(*, dedicated: bool, chosen: str = "", control: bool = True) -> View:
-    """Two models on the same workers, or on workers of their own."""
-    history, shown = History(), None
-    for step in range(1, len(P98_MS) + 1):
-        stats = {model: to_dict(several_stats(model, step=step)) for model in ("embedder", "reranker")}
-        shown = history.add(
-            Sample(
-                at_s=2.0 * step,
-                control=several_status(dedicated=dedicated) if control else None,
-                control_error="" if control else "no control plane answers at 127.0.0.1:8004",
-                gateway=stats[chosen or "embedder"],
-                deployment=to_dict(several_deployment()),
-                several=stats,
-                chosen=chosen,
-            )
-        )
-    assert shown is not None
-    return shown
-
-
-def cascade(*, chosen: str = "", control: bool = True) -> View:
-    """A cascade of two stages."""
-    history, shown = History(), None
-    for step in range(1, len(P98_MS) + 1):
-        stats = {model: to_dict(cascade_stats(model, step=step)) for model in CASCADE}
-        shown = history.add(
-            Sample(
-                at_s=2.0 * step,
-                control=cascade_status() if control else None,
-                gateway=stats[chosen or CASCADE[1]],
-                deployment=to_dict(cascade_deployment()),
-                several=stats,
-                chosen=chosen,
-            )
-        )
-    assert shown is not None
-    return shown
-
-
-def flow(*, chosen: str = "") -> View:
-    """A pipeline of two stages, without a control plane."""
-    history, shown = History(), None
-    for step in range(1, len(P98_MS) + 1):
-        stats = {model: to_dict(flow_stats(model, step=step)) for model in FLOW}
-        shown = history.add(
-            Sample(
-                at_s=2.0 * step,
-                gateway=stats[chosen or FLOW[1]],
-                deployment=to_dict(flow_deployment()),
-                several=stats,
-                chosen=chosen,
-            )
-        )
-    assert shown is not None
-    return shown
-
-
-SCREENS = {
-    "terminal_80x24": lambda: text(both(), 80, 24),
-    "terminal_140x40": lambda: text(both(), 140, 40),
-    "file_80": lambda: text(both(), 80, None),
-    "file_ascii_80": lambda: text(both(), 80, None, ascii_only=True),
-    "narrow_60x16": lambda: text(both(), 60, 16),
-    "gateway_only_80x24": lambda: text(both(control=False), 80, 24),
-    "control_only_80x24": lambda: text(both(gateway=False), 80, 24),
-    "many_workers_80x24": lambda: text(many_workers(), 80, 24),
-    "models_80": lambda: text(several(dedicated=True), 80, None),
-    "models_shared_140x40": lambda: text(several(dedicated=False), 140, 40),
-    "models_one_80x24": lambda: text(several(dedicated=False, chosen="reranker"), 80, 24),
-    "cascade_80": lambda: text(cascade(), 80, None),
-    "cascade_140x40": lambda: text(cascade(chosen="kinds"), 140, 40),
-    "cascade_gateway_only_60x16": lambda: text(cascade(control=False), 60, 16),
-    "flow_80": lambda: text(flow(), 80, None),
-    "flow_140x40": lambda: text(flow(chosen="tree"), 140, 40),
-    "flow_60x16": lambda: text(flow(), 60, 16),
-    "models_gateway_only_80x24": lambda: text(several(dedicated=False, control=False), 80, 24),
-}
-
-
-@pytest.mark.parametrize("name", SCREENS)
-def test_screen(name: str, rewrite_golden: bool) -> None:
-    got, path = SCREENS[name](), FOLDER / f"{name}.txt"
-    width = int(name.rpartition("_")[2].partition("x")[0])
-    assert max(map(len, got.splitlines())) <= width
-    if rewrite_golden:
-        path.write_text(got)
-    assert got == path.read_text()
-
-
-def test_the_page_shows_the_screen(rewrite_golden: bool) -> None:
+def test_the_page_shows_the_screens(rewrite_golden: bool) -> None:
     page = Path(__file__).parents[2] / "docs" / "top.md"
-    for first, name, lines in (
-        ("minilm", "file_80", None),
-        ("embedder,", "models_80", 17),
-        ("kinds ", "cascade_80", 13),
-        ("tree ", "flow_80", 13),
+    for mark, make, parts in (
+        ("one", one, ()),
+        ("several", several, ("models", "lengths ")),
+        ("cascade", cascade, ("models", "stages")),
+        ("pipeline", pipeline, ("models", "stages")),
     ):
-        before, _, rest = page.read_text().partition(f"```\n{first}")
-        shown = "".join(SCREENS[name]().splitlines(keepends=True)[:lines])
-        whole = f"{before}```\n{shown}```{rest.partition('```')[2]}"
+        found, shown = lines(after(make, *STEPS), 80, None), []
+        if parts:  # those sections alone
+            keep = False
+            for line in found:
+                keep = line.startswith(parts) if line.endswith(" ─") or "──" in line else keep
+                shown += [line] if keep else []
+        text = "\n".join(shown or found)
+        before, _, rest = page.read_text().partition(f"<!-- screen: {mark} -->\n```\n")
+        whole = f"{before}<!-- screen: {mark} -->\n```\n{text}\n```{rest.partition('```')[2]}"
         if rewrite_golden:
             page.write_text(whole)
         assert page.read_text() == whole
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (140, 40), (200, 60), (40, 10), (131, 12)])
-def test_no_screen_is_larger_than_the_terminal(width: int, height: int) -> None:
-    for shown in (
-        both(),
-        both(control=False),
-        both(gateway=False),
-        many_workers(),
-        several(dedicated=True),
-        cascade(),
-        flow(),
-    ):
-        got = lines(shown, width, height)
-        assert 5 <= len(got) <= height
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (140, 40), (40, 10), (131, 12), (80, 3)])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_no_screen_is_larger_than_the_terminal(width: int, height: int, ascii_only: bool) -> None:
+    for make in (one, several, cascade, pipeline):
+        got = lines(after(make, *STEPS), width, height, ascii_only=ascii_only)
+        assert min(height - 2, 5) <= len(got) <= height
         assert max(map(len, got)) <= width
+        assert not ascii_only or "".join(got).isascii()
+
+
+def test_without_room_workers_in_trouble_stay() -> None:
+    shown = after(one, *STEPS)
+    steady = shown["now"]["workers"][1]
+    shown["now"]["workers"] = [
+        dict(steady, id="w17", step="failed 4 s"),
+        *(dict(steady, id=f"w{n}") for n in range(17)),
+    ]
+    assert any(line.startswith("w17") for line in lines(shown, 80, 24))

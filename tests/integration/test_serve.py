@@ -99,6 +99,7 @@ def status(one: Serving) -> dict[str, Any]:
     command = [sys.executable, "-m", "arlo.cli", "status", "--admin", one.ready["admin"], "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
+    (found["stats"],) = found["stats"].values()
     return found
 
 

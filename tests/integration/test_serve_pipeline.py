@@ -16,8 +16,8 @@ from tritonclient.grpc import service_pb2_grpc
 
 from arlo.catalog.manifest import LatencyPoint
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
-from benchmarks.replayed import write_replayed_repository
 from tests.fakes.processes import nothing_left
+from tests.fakes.replayed import write_replayed_repository
 from tests.fakes.serving import serving
 from tests.integration.gateway.piped import NAME, WISHED, arrays_of, check_cascade_like, request_of, short
 from tests.integration.gateway.replayed import recorded, request_of_rows, write_stages

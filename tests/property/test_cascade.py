@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arlo.cascade.decide import answers, calibrate, confidence, decide, escalation_probability, walk
 from arlo.cascade.prune import Vocabulary, prune, words_of
-from arlo.cascade.search import exact, hybridserve
+from arlo.cascade.search import exact, sampling
 from arlo.cascade.search.points import accuracy_point
 from arlo.cascade.search.table import Table, pareto
 from arlo.cascade.spec import NEVER, Calibrator, Ensemble, Prune, Rule, Rules, StageSpec, hard
@@ -143,7 +143,7 @@ def test_sampling_never_beats_exact_search(seed: int, stages: int) -> None:
     rng = np.random.default_rng(seed)
     con = rng.random((150, stages))
     table = Table.of(con, rng.random((150, stages)) < 0.3 + 0.5 * con, 3.0 ** np.arange(stages))
-    whole, sampled = exact.search(table), hybridserve.sample(table, samples=200, seed=seed)
+    whole, sampled = exact.search(table), sampling.sample(table, samples=200, seed=seed)
     for a, e in zip(sampled.accuracy, sampled.cost, strict=True):
         assert (whole.cost[whole.accuracy >= a - 1e-12] <= e + 1e-9).any()
     ap = accuracy_point(whole, table, level=None)

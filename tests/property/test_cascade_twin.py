@@ -10,7 +10,7 @@ import pytest
 from arlo import _core
 from arlo.cascade import decide, drift, prune, spec
 
-ROWS = 200_000  # of each case
+ROWS = 20_000  # of each case
 
 
 def twin(rules: spec.Rules) -> _core.CascadeRules:
@@ -115,7 +115,7 @@ def test_pruned_rows() -> None:
     vocabulary = prune.Vocabulary(random.random(504) < 0.7, frozenset({0, 1, 2}), frozenset({40, 41}))
     bits = np.packbits(vocabulary.word_start, bitorder="little")
     crossed = 0
-    for _ in range(3000):
+    for _ in range(1000):
         count = int(random.integers(1, 80))
         ids = random.integers(0, 600, count)
         ids[random.random(count) < 0.05] = 1
@@ -148,7 +148,7 @@ def test_pruned_rows() -> None:
         )
         np.testing.assert_array_equal(theirs, ours)
         crossed += len(theirs) < len(other)
-    assert crossed > 300
+    assert crossed > 100
 
 
 # Even ids begin a word.

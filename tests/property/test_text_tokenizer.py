@@ -20,7 +20,7 @@ from arlo.client.tokenizer import Tokenizer as ClientTokenizer
 from tests.property.tokenizer_files import Json, hard_text, public, variants
 
 VARIANTS = variants()
-TEXTS = int(os.environ.get("ARLO_FUZZ_TEXTS", "6000")) // len(VARIANTS)
+TEXTS = int(os.environ.get("ARLO_FUZZ_TEXTS", "3000")) // len(VARIANTS)
 SEED = int(os.environ.get("ARLO_FUZZ_SEED", "1"))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.cascade.decide import Floats, Ints
-from arlo.cascade.search import hybridserve
+from arlo.cascade.search import sampling
 from arlo.cascade.search.table import Front, Table, groups, join, pareto
 from arlo.errors import ConfigError
 
@@ -55,8 +55,7 @@ def _three(table: Table) -> Front:
     n0, n1 = len(t0) - 1, len(t1) - 1
     if (n0 + 1) * (n1 + 1) > MOST_PAIRS:
         raise ConfigError(
-            f"three stages with {table.rows} rows make more pairs of thresholds than can be tried: use fewer rows, or "
-            "--search hybridserve"
+            f"three stages with {table.rows} rows make more pairs of thresholds than can be tried: use fewer rows"
         )
     total = np.cumsum(table.cost, axis=1)
     right = table.right.astype(np.int64)
@@ -101,7 +100,7 @@ def _three(table: Table) -> Front:
 
 def _sweeps(table: Table, seed: int) -> Front:
     """From what sampling finds at each slope of its hull, all cuts of one threshold after the other."""
-    found = hybridserve.search(table, seed=seed)
+    found = sampling.search(table, seed=seed)
     hull = found.hull()
     if len(hull) < 2:
         return found

@@ -4,7 +4,6 @@ the fit split, and what is said of a point is read from the test split, once, wh
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -14,40 +13,34 @@ from arlo.cascade.decide import Bools, Floats, Ints
 from arlo.cascade.guarantee import Risk, safe_threshold
 from arlo.cascade.manifest import Guarantee, Point
 from arlo.cascade.search import ensemble as mixing
-from arlo.cascade.search import exact, hybridserve, ladder, points, skips, tabi
+from arlo.cascade.search import exact, ladder, points, skips
 from arlo.cascade.search.points import Interval, paired
-from arlo.cascade.search.table import Front, Table, pareto
-from arlo.cascade.spec import Ensemble, Prune, Rule, Rules, hard
+from arlo.cascade.search.table import Front, Table
+from arlo.cascade.spec import Prune, Rule, Rules, hard
 from arlo.cascade.study import Played, Study
 
-SearchName = Literal["exact", "tabi", "hybridserve"]
+Objective = Literal["mean", "p99", "energy"]
 FIT, SELECT, TEST = range(3)
 FEW_ROWS = 1000
+PRICE_FLOOR = 0.02  # accuracy that the highest price may cost
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What is asked for."""
 
-    search: SearchName = "exact"
-    objective: tabi.Objective = "mean"
+    objective: Objective = "mean"
     accuracy: float | None = None  # a point of at least that, too
     slo_ms: float = np.inf  # of the mean, or p99 with that objective
     tolerance: float = 0.0  # of accuracy below the last stage alone
     bins: tuple[int, ...] = ()  # longest rows of length bins, for thresholds by length; none: one threshold
-    skip: skips.Kind | Literal["off"] = "benefit"
-    ensemble: bool = True  # whether one may be on
-    prune: bool = True
+    plain: bool = False  # thresholds alone: nothing is pruned, mixed or skipped
     alpha_max: float = 0.0  # of rows that have no time for their runtime; below the point's alpha: no more words go
     most_removed: float = 0.5  # share of the importance that may go with them
-    k: float = 10.0  # of Tabi's rule
-    price_floor: float = 0.02  # accuracy that the highest price may cost
     epsilon: float | None = None  # a point with a guarantee, too
     delta: float = 0.1
     risk: Risk = "disagreement"
-    fit: tuple[float, ...] = ()  # models that fit on a GPU, by stage
     seed: int = 0
-    alone: bool = True  # whether stages alone compete with the curve
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,35 +51,32 @@ class Found:
     front: Front  # on the select split, without skips and ensembles
     warnings: tuple[str, ...]
     gains: dict[str, Interval]  # of each ensemble, on the select split
-    candidates: tuple[tabi.Candidate, ...] = ()  # Tabi's
 
 
 def find(study: Study, options: Options) -> Found:
     """Operating points of a study. ConfigError where nothing meets a target."""
-    if options.search == "tabi":
-        return _tabi(study, options)
     select, warned = study.of(SELECT), _Warnings()
     if len(select.row) < FEW_ROWS:
         warned.add(f"the select split has {len(select.row)} rows: differences of a point or two are noise there")
-    alpha = _alpha(study, options, warned) if options.prune else 0.0
+    alpha = 0.0 if options.plain else _alpha(study, options, warned)
     select = select.with_pruning(alpha)
     table = select.table()
-    front = _searcher(options)(table)
+    front = exact.search(table, seed=options.seed)
     made: list[Point] = []
     gains: dict[str, Interval] = {}
     alone = _Alone(study.of(SELECT), options)
-    prefix = "" if options.search == "exact" else "hybridserve-"
     for name, at in _chosen((front, table), select, options, warned, alone):
         if isinstance(at, Rules):
-            made.append(point(study, prefix + name, options, at))
+            made.append(point(study, name, options, at))
             continue
         prices = _prices(front, table, at, select, options)
         rules = Rules(prices=prices, prune=Prune(alpha=alpha))
-        if options.ensemble and select.labels is not None:
+        if not options.plain and select.labels is not None:
             rules, gains = _mixed(study, rules, front.thresholds[at])
-        if options.skip != "off" and study.stages > 2 and not alpha:
-            rules = _skipping(select, rules, (front, at), table, options)
-        made.append(point(study, prefix + name, options, rules))
+        if not options.plain and study.stages > 2 and not alpha:
+            cuts = skips.by_benefit(table, front.thresholds[at], ladder.slope_at(front, at))
+            rules = with_skips(select, rules, cuts, tolerance=options.tolerance)
+        made.append(point(study, name, options, rules))
     if options.epsilon is not None:
         made.append(_safe(study, options, alpha, warned))
     for each in made:
@@ -106,7 +96,7 @@ def point(study: Study, name: str, options: Options, rules: Rules, guarantee: Gu
     reach = played.ended.ran.mean(axis=0)
     return Point(
         name=name,
-        search=options.search,
+        search="exact",
         objective=options.objective,
         accuracy=None if test.labels is None else (accuracy.mean, accuracy.low, accuracy.high),
         agreement=played.agreement,
@@ -130,11 +120,11 @@ def reach_by_bin(study: Study, played: Played, bins: Sequence[int]) -> tuple[tup
     return tuple(tuple((each.mean(axis=0) if len(each) else whole).tolist()) for each in rows)
 
 
-def removable(study: Study, options: Options, *, printed: bool = False) -> tuple[list[int], list[tuple[int, float]]]:
+def removable(study: Study, options: Options) -> tuple[list[int], list[tuple[int, float]]]:
     """Stages that pay on the select split, and those that do not with their benefit (HybridServe Algorithm 2)."""
     table = study.of(SELECT).table()
     return points.remove_stages(
-        study.stages, table.only, _searcher(options), printed=printed, tolerance=options.tolerance
+        study.stages, table.only, lambda of: exact.search(of, seed=options.seed), tolerance=options.tolerance
     )
 
 
@@ -145,12 +135,6 @@ class _Warnings:
     def add(self, line: str) -> None:
         if line not in self.lines:
             self.lines.append(line)
-
-
-def _searcher(options: Options) -> Callable[[Table], Front]:
-    if options.search == "hybridserve":
-        return lambda table: exact.search(table) if table.stages == 1 else hybridserve.search(table, seed=options.seed)
-    return lambda table: exact.search(table, seed=options.seed)
 
 
 def _alpha(study: Study, options: Options, warned: _Warnings) -> float:
@@ -173,7 +157,7 @@ def _alpha(study: Study, options: Options, warned: _Warnings) -> float:
 
 def _ap_cost(study: Study, options: Options) -> float:
     table = study.table()
-    front = _searcher(options)(table)
+    front = exact.search(table, seed=options.seed)
     at = _ap(front, table, study, options)
     return np.inf if at is None else float(front.cost[at])
 
@@ -188,7 +172,7 @@ class _Alone:
     """Stages after the first that answer alone, whole texts: they compete with every point of the curve."""
 
     def __init__(self, select: Study, options: Options) -> None:
-        self._stages = range(1, select.stages) if options.alone else range(0)
+        self._stages = range(1, select.stages)
         giant = select.said[-1].answer == select.truth
         right = [each.answer == select.truth for each in select.said]
         self.accuracy = [float(each.mean()) for each in right]
@@ -229,7 +213,7 @@ def _chosen(
     better = alone.below(float(spent[at]), lambda s: alone.accuracy[s] >= front.accuracy[at])
     found.append(("eo", found[0][1] if eo is None else at if better is None else better))
     if options.accuracy is not None:
-        wanted, most = options.accuracy, options.slo_ms if options.objective in ("mean", "p99") else np.inf
+        wanted, most = options.accuracy, options.slo_ms if options.objective != "energy" else np.inf
         good = np.nonzero((front.accuracy >= wanted) & (spent <= most))[0]
         limit = float(spent[good[0]] if len(good) else np.nextafter(most, np.inf))
         single = alone.below(limit, lambda s: alone.accuracy[s] >= wanted)
@@ -246,9 +230,9 @@ def _tails(front: Front, table: Table) -> Floats:
 
 def _prices(front: Front, table: Table, at: int, select: Study, options: Options) -> tuple[tuple[Rule, ...], ...]:
     """The point's rules and those of higher prices; by length where bins are asked for and it costs less."""
-    floor = float(front.accuracy[at]) - options.price_floor
+    floor = float(front.accuracy[at]) - PRICE_FLOOR
     if options.bins:
-        binned = ladder.merge(table, select.length, options.bins, _searcher(options))
+        binned = ladder.merge(table, select.length, options.bins, lambda of: exact.search(of, seed=options.seed))
         good = np.nonzero(binned.accuracy >= front.accuracy[at] - 1e-12)[0]
         if len(good) and binned.cost[good[0]] < front.cost[at]:
             steps = ladder.ladder(binned, int(good[0]), floor=floor)
@@ -263,29 +247,12 @@ def _mixed(study: Study, rules: Rules, thresholds: Floats) -> tuple[Rules, dict[
     return dataclasses.replace(rules, ensemble=found), gains
 
 
-def _skipping(select: Study, rules: Rules, of: tuple[Front, int], table: Table, options: Options) -> Rules:
-    """With skips where they cost less on the select split and lose nothing beyond noise. `of`: the curve, the point."""
-    front, at = of
-    thresholds = front.thresholds[at]
-    if options.skip == "benefit":
-        cuts = skips.by_benefit(table, thresholds, ladder.slope_at(front, at))
-    else:
-        labels = len(select.cascade.labels)
-        cuts = tuple(
-            skips.spaced(
-                float(thresholds[s]),
-                select.stages - 1 - s,
-                skips.floor_of(stage.score, labels, squared=stage.scale == "prob2"),
-                log=options.skip == "log",
-            )
-            for s, stage in enumerate(select.cascade.stages[:-1])
-        )
+def with_skips(select: Study, rules: Rules, cuts: tuple[tuple[float, ...], ...], *, tolerance: float) -> Rules:
+    """The rules with these skips where they cost less on the select split and lose nothing beyond noise."""
     skipping = dataclasses.replace(rules, skip=cuts)
     before, after = select.play(rules), select.play(skipping)
     cost = [float(mixing.spent(each.ended.ran, select.cost).mean()) for each in (before, after)]
-    fine = (
-        paired(after.right, before.right).low >= -options.tolerance - 1e-12 or after.right.mean() >= before.right.mean()
-    )
+    fine = paired(after.right, before.right).low >= -tolerance - 1e-12 or after.right.mean() >= before.right.mean()
     return skipping if cost[1] < cost[0] and fine else rules
 
 
@@ -327,48 +294,6 @@ def _safe(study: Study, options: Options, alpha: float, warned: _Warnings) -> Po
     return point(study, "safe", options, rules, promise)
 
 
-def _tabi(study: Study, options: Options) -> Found:
-    select = study.of(SELECT)
-    pruned = {(a, b, alpha): found[1] for (a, b, alpha, how), found in select.pruned.items() if how == "importance"}
-    watts = ()
-    if options.objective == "energy":
-        watts = tuple((select.cost.mean(axis=0) / select.ms.mean(axis=0)).tolist())
-    found = tabi.candidates(
-        select.measured(),
-        select.truth,
-        pruned=pruned if options.prune else {},
-        k=options.k,
-        seed=options.seed,
-        watts=watts,
-    )
-    target = options.accuracy
-    if target is None:
-        target = float((select.said[-1].answer == select.truth).mean()) - options.tolerance
-    choose = functools.partial(
-        tabi.choose, accuracy=target, ms=options.slo_ms, objective=options.objective, fit=options.fit
-    )
-    best, whole = choose(found), tuple(range(study.stages))
-    warned = _Warnings()
-    if best.c is not None and best.stages != whole:
-        names = ", ".join(study.cascade.stages[s].name for s in best.stages)
-        warned.add(f"Tabi's choice is {names}: `arlo cascade init` with these stages makes a cascade of it")
-        # Of what this cascade can do, the one that meets the same targets.
-        best = choose([each for each in found if each.c is None or each.stages == whole])
-    curve = np.array([(each.accuracy, each.mean_ms) for each in found])
-    front = pareto(curve[:, 0], curve[:, 1], np.zeros((len(found), 0)))
-    if best.c is None:
-        rules = single_stage(study.stages, best.stages[0])
-    else:
-        prices = ((Rule(kind="soft", c=best.c, k=options.k),) * (study.stages - 1),)
-        exits = select.with_pruning(best.alpha).play(Rules(prices=prices), seed=options.seed).ended.stage
-        weights = mixing.printed_weights(select.with_pruning(best.alpha).said, select.truth, exits)
-        mix = Ensemble(kind="calibrated", weights=weights)
-        rules = Rules(prices=prices, prune=Prune(alpha=best.alpha), ensemble=mix)
-    made = point(study, "tabi", options, rules)
-    _judge(study, made, options, warned)
-    return Found((made,), front, tuple(warned.lines), {}, tuple(found))
-
-
 def _judge(study: Study, made: Point, options: Options, warned: _Warnings) -> None:
     """Warn where a point does not pay, or misses the target on the test split."""
     last = float(study.of(TEST).ms[:, -1].mean())
@@ -379,7 +304,7 @@ def _judge(study: Study, made: Point, options: Options, warned: _Warnings) -> No
     elif made.mean_ms >= last:
         warned.add(f"point {made.name} takes {made.mean_ms:.3g} ms, the last stage alone {last:.3g}: it does not pay")
     accuracy = made.agreement if made.accuracy is None else made.accuracy[0]
-    if made.name in ("target", "hybridserve-target", "tabi") and accuracy < (options.accuracy or 0.0):
+    if made.name == "target" and accuracy < (options.accuracy or 0.0):
         warned.add(
             f"point {made.name}: {options.accuracy:.2%} is asked for and met on the select split; on the test split it "
             f"is {accuracy:.2%}: ask for more, or record more texts"

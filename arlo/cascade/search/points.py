@@ -92,54 +92,32 @@ def second_derivatives(a: Floats, e: Floats) -> Floats:
     return np.asarray(2 * np.diff(slopes) / (a[2:] - a[:-2]))
 
 
-def reach(table: Table, thresholds: ArrayLike) -> Floats:
-    """Share of rows that run on each stage."""
-    exits = table.exits(thresholds)
-    return np.array([(exits >= s).mean() for s in range(table.stages)])
-
-
-def printed_benefits(rho: Sequence[float], e: Sequence[float]) -> list[float]:
-    """Benefit of each stage but the last (HybridServe Algorithm 2, lines 1-4), from reach and cost of each:
-    (rho_i - rho_(i+1)) e_(i+1) - rho_i e_i."""
-    return [(rho[i] - rho[i + 1]) * e[i + 1] - rho[i] * e[i] for i in range(len(rho) - 1)]
-
-
 def remove_stages(
     stages: int,
     table_of: Callable[[Sequence[int]], Table],
     search: Callable[[Table], Front],
     *,
-    printed: bool = False,
     tolerance: float = 0.0,
 ) -> tuple[list[int], list[tuple[int, float]]]:
     """Stages that pay, and those removed with their benefit (HybridServe Algorithm 2).
 
     From small to large, one whose benefit is not above 0 is removed and all is searched again. Benefit: the cost of AP
-    without the stage, searched again, less that with it; `printed`: the formula of the paper, which does not ask where
-    the rows of a removed stage go. `table_of`: records of some of the stages.
+    without the stage, searched again, less that with it. `table_of`: records of some of the stages.
     """
     kept, removed = list(range(stages)), list[tuple[int, float]]()
 
-    def ap(of: Sequence[int]) -> tuple[Table, Floats, float]:
+    def cost(of: Sequence[int]) -> float:
         table = table_of(of)
         front = search(table)
         i = accuracy_point(front, table, tolerance=tolerance, level=None)
-        if i is None:
-            return table, np.full(table.stages - 1, np.inf), float(table.cost.sum(axis=1).mean())
-        return table, front.thresholds[i], float(front.cost[i])
+        return float(table.cost.sum(axis=1).mean() if i is None else front.cost[i])
 
     while len(kept) > 1:
-        table, thresholds, cost = ap(kept)
-        benefits = (
-            iter(printed_benefits(reach(table, thresholds).tolist(), table.cost.mean(axis=0).tolist()))
-            if printed
-            else (ap([s for s in kept if s != stage])[2] - cost for stage in kept[:-1])
-        )
-        for stage, benefit in zip(kept[:-1], benefits, strict=True):
-            if benefit <= 0:
-                kept.remove(stage)
-                removed.append((stage, benefit))
-                break
-        else:
-            return kept, removed
+        whole = cost(kept)
+        benefits = ((stage, cost([s for s in kept if s != stage]) - whole) for stage in kept[:-1])
+        useless = next(((stage, benefit) for stage, benefit in benefits if benefit <= 0), None)
+        if useless is None:
+            break
+        kept.remove(useless[0])
+        removed.append(useless)
     return kept, removed

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from arlo.cascade.decide import Floats
 from arlo.cascade.search.table import Table, groups
-from arlo.cascade.spec import ScoreKind
-
-Kind = Literal["benefit", "uniform", "log"]
-LOG_FLOOR = 1e-3
-
-
-def floor_of(score: ScoreKind, labels: int, *, squared: bool) -> float:
-    """The lowest confidence that there is: 1/C of the largest of C probabilities, and 0 of other scores."""
-    low = 1 / labels if score == "max" and labels > 0 else 0.0
-    return low * low if squared else low
-
-
-def spaced(t: float, successors: int, floor: float = 0.0, *, log: bool = False) -> tuple[float, ...]:
-    """Cuts of [floor, t] into as many parts as there are later stages, even, or even in the logarithm."""
-    shares = np.arange(1, successors) / successors
-    t = min(t, 1.0)
-    if log:
-        low = min(max(floor, LOG_FLOOR), t)
-        return tuple((low * (t / low) ** shares).tolist() if low > 0 else [0.0] * (successors - 1))
-    low = min(floor, t)
-    return tuple((low + (t - low) * shares).tolist())
 
 
 def by_benefit(table: Table, thresholds: ArrayLike, worth: float) -> tuple[tuple[float, ...], ...]:

@@ -54,10 +54,6 @@ class Table:
         """Some of the rows."""
         return Table(self.confidence[rows], self.right[rows], self.cost[rows])
 
-    def without(self, stage: int) -> Table:
-        """All stages but one."""
-        return self.only([s for s in range(self.stages) if s != stage])
-
     def only(self, stages: Sequence[int]) -> Table:
         """Some of the stages. (Of an ensemble `right` would change: make the table anew.)"""
         at = list(stages)

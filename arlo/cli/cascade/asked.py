@@ -55,8 +55,8 @@ def wishes(cascade: CascadeManifest, stage: int) -> dict[str, str | int | float]
     if not plain:
         raise ConfigError(
             f"stage {cascade.stages[stage].name!r} is between others, and a gateway sends whole rows there only at an "
-            "operating point without pruning, ensemble and skips: search one with `--no-prune --no-ensemble "
-            "--skip off` and serve it, or record on workers, without --through"
+            "operating point without pruning, ensemble and skips: search one with `--plain` and "
+            "serve it, or record on workers, without --through"
         )
     return {"cascade": plain[0], "cascade_max_stage": stage, "cascade_min_confidence": 1.0}
 

@@ -90,12 +90,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     plan.add_argument("--rate", type=float, required=True, metavar="R", help="rows a second")
     plan.add_argument("--slo-ms", type=float, required=True, metavar="MS", help="for 98 %% of the rows")
     plan.add_argument("--divided", action="store_true", help="and with workers of each stage's own, best divided")
-    report = _on_records(actions, "report", "a page: reliability, curve and points, what each mechanism is worth")
+    report = _on_records(actions, "report", "a page: reliability, curve and points")
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"
-    )
-    report.add_argument(
-        "--fit", metavar="N,...", help="models of each stage that a device holds (default: as measured)"
     )
     _refresh(actions)
     _use(actions)
@@ -220,15 +217,12 @@ def _on_records(actions: Any, name: str, what: str) -> argparse.ArgumentParser:
 def _search(actions: Any) -> None:
     search = _on_records(actions, "search", "find thresholds, and all else that a point has")
     add = search.add_argument
-    add("--search", choices=("exact", "hybridserve", "tabi"), default="exact", help="(default: exact)")
-    add("--objective", choices=("mean", "p99", "cost", "energy"), default="mean", help="(default: mean time)")
+    add("--objective", choices=("mean", "p99", "energy"), default="mean", help="(default: mean time)")
     add("--accuracy", type=float, metavar="A", help="a point of at least this accuracy, too")
     add("--slo-ms", type=float, metavar="MS", help="and of at most this time")
     add("--tolerance", type=float, default=0.0, metavar="F", help="accuracy that ap may lose (default: 0)")
     add("--by-length", metavar="L,...", help="thresholds for rows up to each length, where they cost less")
-    add("--skip", choices=("benefit", "uniform", "log", "off"), default="benefit", help="of stages (default: benefit)")
-    add("--no-ensemble", action="store_true", help="never mix the answers of stages")
-    add("--no-prune", action="store_true", help="send whole texts on")
+    add("--plain", action="store_true", help="thresholds alone: never prune, skip stages or mix their answers")
     add(
         "--alpha-max",
         type=float,
@@ -243,8 +237,6 @@ def _search(actions: Any) -> None:
         metavar="F",
         help="share of a text's importance that may go with them (default: 0.5)",
     )
-    add("--k", type=float, default=10.0, metavar="K", help="steepness of Tabi's rule (default: 10)")
-    add("--fit", metavar="N,...", help="models of each stage that a GPU holds, for cost (default: as measured)")
     add("--epsilon", type=float, metavar="F", help="a point whose risk is at most this, too")
     add("--delta", type=float, default=0.1, metavar="F", help="chance that it is not (default: 0.1)")
     add(
@@ -253,4 +245,3 @@ def _search(actions: Any) -> None:
         default="disagreement",
         help="what is promised (default: disagreement with the last stage)",
     )
-    add("--removal", choices=("benefit", "paper", "off"), default="benefit", help="how useless stages are told")

@@ -29,7 +29,7 @@ def opened(args: argparse.Namespace) -> tuple[CascadeManifest, Path, Data, Recor
     return cascade, folder, data, Records(args.records or folder / "records", data)
 
 
-def study_of(args: argparse.Namespace, *, objective: str = "mean", fit: tuple[float, ...] = ()) -> Study:
+def study_of(args: argparse.Namespace, *, objective: str = "mean") -> Study:
     """The cascade with all its records."""
     from arlo.cascade.study import load_study
 
@@ -49,21 +49,7 @@ def study_of(args: argparse.Namespace, *, objective: str = "mean", fit: tuple[fl
     if len(shares) != 3 or min(shares) <= 0 or not abs(sum(shares) - 1) <= 1e-9:
         raise ConfigError(f"--split must be three shares above 0 whose sum is 1, not {args.split!r}")
     args.shares = shares
-    return load_study(cascade, folder, data, records, objective=objective, fit=fit, shares=shares, seed=args.seed)
-
-
-def fit_of(args: argparse.Namespace) -> tuple[float, ...]:
-    """How many models of each stage a device holds: --fit, else as `arlo profile --colocate` measured each; none where
-    it has not measured one of them."""
-    from arlo.cascade.manifest import CascadeManifest
-    from arlo.catalog.manifest import Manifest
-
-    if args.fit:
-        return numbers(args.fit, "--fit")
-    cascade = CascadeManifest.load(args.cascade)
-    folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
-    measured = [Manifest.load(folder / stage.repository).fit for stage in cascade.stages]
-    return tuple(float(fit) for fit in measured if fit is not None) if None not in measured else ()
+    return load_study(cascade, folder, data, records, objective=objective, shares=shares, seed=args.seed)
 
 
 def data_used(args: argparse.Namespace, study: Study) -> DataUsed:

@@ -3,216 +3,88 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from arlo.cli.cascade.common import fit_of, study_of, what_accuracy_is
+from arlo.cli.cascade.common import study_of, what_accuracy_is
 from arlo.cli.text import print_json
-from arlo.errors import ConfigError
-from arlo.report import figure as frame
-from arlo.report import page
+from arlo.report.figure import BLUE, GREY, ORANGE, PALE
 from arlo.report.numbers import share
-from arlo.report.table import table
+from arlo.report.result import Document, chart, line, report, save, table
 
 if TYPE_CHECKING:
-    from arlo.cascade.ablation import Pruned, Way, Without
     from arlo.cascade.study import Study
-
-KEPT = {
-    "importance": "important, to a shorter runtime",
-    "plain": "important, as Eq. 5 says",
-    "random": "random",
-    "first": "first",
-}
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
-    from arlo.cascade.ablation import ablation, pruning, ways
-
-    fit = fit_of(args)
     study = study_of(args)
-    if fit and (len(fit) != study.stages or min(fit) < 1):
-        raise ConfigError(f"--fit needs a number of at least 1 for each of the {study.stages} stages")
     test = study.of(2)
     cascade = study.cascade
-    parts = [
-        page.cards(
-            [
-                (f"{len(study.row):,}", "texts recorded"),
-                (f"{len(test.row):,}", "of them to test on"),
-                (" → ".join(stage.name for stage in cascade.stages), "stages"),
-                (cascade.default_point or "-", "default point"),
-            ]
-        ),
-        page.plots(_figures(study, test)),
-    ]
-    if study.labels is None:
-        parts.insert(0, page.warnings(["The texts have no labels: accuracy is agreement with the last stage."]))
-    beside = ways(study, fit=fit, seed=args.seed)
-    parts += ["<h2>Ways to answer (test split)</h2>", _ways(study, beside)]
-    worth = {point.name: ablation(study, point, seed=args.seed) for point in cascade.points}
-    for name, without in worth.items():
-        parts += [f"<h2>What makes the point {_escaped(name)}</h2>", _ablation(study, without)]
-    words = pruning(study, seed=args.seed)
-    if words:
-        parts += ["<h2>Which words may go (last stage, test split)</h2>", _pruning(study, words)]
-    page.write(
-        args.out, page.render(f"Cascade {cascade.name}", parts, what=["Shown on texts that nothing was chosen on."])
+    labelled = study.labels is not None
+    found = report(
+        "cascade",
+        f"Cascade {cascade.name}",
+        label=cascade.name,
+        what=["Shown on texts that nothing was chosen on."],
+        cards=[
+            (f"{len(study.row):,}", "texts recorded"),
+            (f"{len(test.row):,}", "of them to test on"),
+            (" → ".join(stage.name for stage in cascade.stages), "stages"),
+            (cascade.default_point or "-", "default point"),
+        ],
+        warnings=[] if labelled else ["The texts have no labels: accuracy is agreement with the last stage."],
+        charts=[_curve(study, test), *(_reliability(test, s) for s in range(test.stages if labelled else 0))],
+        tables=[_ways(test)],
     )
+    save(args.out, [found])
     if args.json:
-        print_json(
-            {
-                "written": str(args.out),
-                "accuracy_is": what_accuracy_is(study),
-                "ways": [dataclasses.asdict(each) for each in beside],
-                "points": {name: [dataclasses.asdict(each) for each in rows] for name, rows in worth.items()},
-                "pruning": [_known(dataclasses.asdict(each)) for each in words],
-            }
-        )
+        print_json({"written": str(args.out), "accuracy_is": what_accuracy_is(study)})
     else:
         print(f"written to {args.out}")
     return 0
 
 
-def _known(figures: dict[str, Any]) -> dict[str, Any]:
-    """None for what is not known."""
-    return {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in figures.items()}
-
-
-def _figures(study: Study, test: Study) -> list[Any]:
-    figures = [_curve(study, test)]
-    if test.labels is not None:
-        figures += [_reliability(test, s) for s in range(test.stages)]
-    return figures
-
-
-def _reliability(test: Study, s: int) -> Any:
+def _reliability(test: Study, s: int) -> Document:
     from arlo.cascade import calibration as fitting
     from arlo.cascade.decide import answers
     from arlo.cascade.spec import Calibrator, StageSpec
 
     stage = test.cascade.stages[s]
-    figure = frame.figure(f"Reliability of {stage.name}", "confidence", "accuracy")
-    figure.add_scatter(
-        x=[0, 1], y=[0, 1], mode="lines", name="as it should be", line={"color": frame.GREY, "dash": "dot"}
-    )
+    lines = [line("as it should be", [0, 1], [0, 1], color=GREY, dash=True)]
     plain = answers(StageSpec(label_order=stage.label_order, calibrator=Calibrator()), test.recorded[s].logits)
-    for name, said, color in (("before", plain, frame.ORANGE), ("calibrated", test.said[s], frame.BLUE)):
+    for name, said, color in (("before", plain, ORANGE), ("calibrated", test.said[s], BLUE)):
         right = said.answer == test.truth
         bins = [each for each in fitting.reliability(said.confidence, right) if each.rows]
-        figure.add_scatter(
-            x=[round(each.confidence, 4) for each in bins],
-            y=[round(each.accuracy, 4) for each in bins],
-            mode="lines+markers",
-            name=f"{name}, ECE15 {fitting.ece(said.confidence, right):.3f}",
-            text=[f"{each.rows:,} texts" for each in bins],
-            line={"color": color},
-        )
-    figure.update_layout(hovermode="closest")
-    return figure
+        title = f"{name}, ECE15 {fitting.ece(said.confidence, right):.3f}"
+        text = [f"{each.rows:,} texts" for each in bins]
+        x, y = [each.confidence for each in bins], [each.accuracy for each in bins]
+        lines.append(line(title, x, y, "lines+markers", color=color, text=text))
+    return chart(f"Reliability of {stage.name}", "confidence", "accuracy", lines)
 
 
-def _curve(study: Study, test: Study) -> Any:
-    cascade = study.cascade
-    figure = frame.figure("Accuracy and time", "mean time of a text (ms)", what_accuracy_is(study))
+def _curve(study: Study, test: Study) -> Document:
+    cascade, lines = study.cascade, []
     if cascade.curve and all(p.objective in ("mean", "p99") for p in cascade.points):
-        figure.add_scatter(
-            x=[round(cost, 4) for _, cost in cascade.curve],
-            y=[round(accuracy, 5) for accuracy, _ in cascade.curve],
-            mode="lines",
-            name="curve (select split)",
-            line={"color": frame.PALE},
-        )
+        x, y = [cost for _, cost in cascade.curve], [accuracy for accuracy, _ in cascade.curve]
+        lines.append(line("curve (select split)", x, y, color=PALE))
     for s, stage in enumerate(cascade.stages):
-        figure.add_scatter(
-            x=[round(float(test.ms[:, s].mean()), 4)],
-            y=[round(float((test.said[s].answer == test.truth).mean()), 5)],
-            mode="markers",
-            name=f"{stage.name} alone",
-            marker={"color": frame.GREY, "symbol": "square", "size": 9},
-        )
-    for i, point in enumerate(cascade.points):
+        at = float(test.ms[:, s].mean()), float((test.said[s].answer == test.truth).mean())
+        lines.append(line(f"{stage.name} alone", [at[0]], [at[1]], "markers", color=GREY))
+    for point in cascade.points:
         mean, low, high = point.accuracy or (point.agreement, point.agreement, point.agreement)
-        figure.add_scatter(
-            x=[round(point.mean_ms, 4)],
-            y=[round(mean, 5)],
-            error_y={"type": "data", "array": [high - mean], "arrayminus": [mean - low]},
-            mode="markers",
-            name=point.name,
-            marker={"color": frame.color(i), "size": 11},
-        )
-    figure.update_layout(hovermode="closest")
-    return figure
+        lines.append(line(point.name, [point.mean_ms], [mean], "markers", error=[[high - mean], [mean - low]]))
+    values = [value for each in lines for value in each["y"]]
+    around = [max(0.0, min(values) - 0.02), min(1.0, max(values) + 0.02)]
+    return chart("Accuracy and time", "mean time of a text (ms)", what_accuracy_is(study), lines, y_range=around)
 
 
-def _ways(study: Study, beside: Sequence[Way]) -> str:
-    rows = [(each.name, share(each.accuracy), f"{each.mean_ms:.3g}", f"{each.cost:.3g}") for each in beside]
-    return table(("", what_accuracy_is(study), "mean ms", "device ms of a row, over the models that fit"), rows)
-
-
-def _ablation(study: Study, without: Sequence[Without]) -> str:
+def _ways(test: Study) -> Document:
+    """Each stage alone, and each point."""
     rows = [
-        (
-            each.name,
-            share(each.accuracy.mean),
-            f"{each.against.mean:+.2%} ({each.against.low:+.2%} to {each.against.high:+.2%})",
-            share(each.agreement),
-            f"{each.mean_ms:.3g}",
-        )
-        for each in without
+        (stage.name, share(float((said.answer == test.truth).mean())), f"{ms:.3g}")
+        for stage, said, ms in zip(test.cascade.stages, test.said, test.ms.mean(axis=0).tolist(), strict=True)
     ]
-    head = ("", what_accuracy_is(study), "against the point, 95 %", "agreement with the last stage", "mean ms")
-    return table(head, rows)
-
-
-_NONE = ("", "", "", "", "")
-
-
-def _pruning(study: Study, words: Sequence[Pruned]) -> str:
-    def shown(value: float) -> str:
-        return "-" if math.isnan(value) else share(value)
-
-    rows = [
-        (
-            f"{each.alpha:g}, {KEPT[each.how]}",
-            share(each.sent),
-            f"{each.mean_ms:.3g}",
-            share(each.agreement),
-            shown(each.accuracy),
-            share(each.shortened),
-            shown(each.shortened_agreement),
-            shown(each.shortened_accuracy),
-            f"{each.going:,}",
-            shown(each.going_agreement),
-            shown(each.going_accuracy),
-        )
-        for each in words
-    ]
-    test = study.of(2)
-    whole = float((test.giant == test.truth).mean())
-    rows.append(
-        ("whole texts", share(1.0), f"{test.ms[:, -1].mean():.3g}", share(1.0), share(whole), share(0.0), *_NONE)
-    )
-    head = (
-        "alpha, words kept",
-        "tokens sent",
-        "mean ms",
-        "agreement with the whole text's answer",
-        "accuracy",
-        "texts shortened",
-        "their agreement",
-        "their accuracy",
-        "of these go on",
-        "agreement of those",
-        "accuracy of those",
-    )
-    return table(head, rows)
-
-
-def _escaped(text: str) -> str:
-    import html
-
-    return html.escape(text)
+    for point in test.cascade.points:
+        accuracy = point.accuracy[0] if point.accuracy else point.agreement
+        rows.append((point.name, share(accuracy), f"{point.mean_ms:.3g}"))
+    return table("Ways to answer (test split)", ("", what_accuracy_is(test), "mean ms"), rows)

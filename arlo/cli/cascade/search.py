@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arlo.cli.cascade.common import TIMES_MS, data_used, fit_of, lengths, study_of, what_accuracy_is, within
+from arlo.cli.cascade.common import TIMES_MS, data_used, lengths, study_of, what_accuracy_is, within
 from arlo.cli.text import print_json
 
 if TYPE_CHECKING:
@@ -27,39 +27,29 @@ def run(args: argparse.Namespace) -> int:
     from arlo.cascade.search.find import Options, find, removable
     from arlo.report.progress import LiveBar
 
-    fit = fit_of(args)
     within(args.accuracy, 0, 1, "--accuracy")
     within(args.tolerance, 0, 1, "--tolerance")
     within(args.slo_ms, *TIMES_MS, "--slo-ms")
     within(args.alpha_max, 0, 100, "--alpha-max")
     within(args.most_removed, 0, 1, "--most-removed")
-    for models in fit:
-        within(models, 1, 10_000, "--fit")
-    study = study_of(args, objective=args.objective, fit=fit)
+    study = study_of(args, objective=args.objective)
     options = Options(
-        search=args.search,
         objective=args.objective,
         accuracy=args.accuracy,
         slo_ms=np.inf if args.slo_ms is None else args.slo_ms,
         tolerance=args.tolerance,
         bins=lengths(args.by_length, "--by-length"),
-        skip=args.skip,
-        ensemble=not args.no_ensemble,
-        prune=not args.no_prune,
+        plain=args.plain,
         alpha_max=args.alpha_max,
         most_removed=args.most_removed,
-        k=args.k,
         epsilon=args.epsilon,
         delta=args.delta,
         risk=args.risk,
-        fit=fit,
         seed=args.seed,
     )
     with LiveBar(Console(stderr=True), "searching"):
         found = find(study, options)
-        useless: list[tuple[int, float]] = []
-        if args.removal != "off" and args.search != "tabi":
-            _, useless = removable(study, options, printed=args.removal == "paper")
+        _, useless = removable(study, options)
     cascade, test = study.cascade, study.of(2)
     names = {point.name for point in found.points}
     points = (*(p for p in cascade.points if p.name not in names), *found.points)
@@ -111,7 +101,6 @@ def _as_dict(study: Study, found: Found, warnings: list[str]) -> dict[str, Any]:
         "accuracy_is": what_accuracy_is(study),
         "points": [dataclasses.asdict(point) for point in found.points],
         "ensembles": {name: dataclasses.asdict(gain) for name, gain in found.gains.items()},
-        "candidates": [dataclasses.asdict(each) for each in found.candidates],
         "curve": [list(each) for each in _curve(found)],
         "warnings": warnings,
     }

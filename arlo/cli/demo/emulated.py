@@ -118,22 +118,12 @@ def gain(results: Mapping[str, ReplayResult]) -> str:
 
 def picture(results: Mapping[str, ReplayResult], rate: float) -> Any:
     """A bar for each way: its share of requests on time."""
-    from arlo.report import figure as frame
+    from arlo.report.result import chart, line
 
     shares = [100 * result.summary.slo_attainment for result in results.values()]
-    made = frame.figure(
-        f"Emulated GPU: on time at {rate:g} requests per second", f"{WORKERS} workers", f"within {SLO_MS} ms (%)"
-    )
-    made.add_bar(
-        x=list(results),
-        y=[round(share, 2) for share in shares],
-        text=[f"{share:.1f} %" for share in shares],
-        textposition="inside",
-        marker={"color": [frame.GREY, frame.BLUE, frame.GREEN][: len(shares)]},
-    )
-    made.update_yaxes(range=[0, 100])
-    made.update_xaxes(type="category")
-    return made
+    bars = line(f"{WORKERS} workers", results, shares, "bars", text=[f"{share:.1f} %" for share in shares])
+    title, y = f"Emulated GPU: on time at {rate:g} requests per second", f"within {SLO_MS} ms (%)"
+    return chart(title, "", y, [bars], y_range=[0, 100])
 
 
 def doubt(times: Table, padded: ReplayResult, at_a_worker: int) -> str:

@@ -1,4 +1,4 @@
-"""`arlo flow report`: one page about a flow: its picture, and what plans make of it as demand grows."""
+"""`arlo flow report`: one page about a flow: its instances, and what plans make of it as demand grows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from arlo.catalog.flow_file import load_flow
 from arlo.cli.flow.plan import as_json
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
-from arlo.report import figure as frame
-from arlo.report import page
-from arlo.report.numbers import digits, ms, share
-from arlo.report.table import table
+from arlo.report.figure import BLUE
+from arlo.report.numbers import ms, share
+from arlo.report.result import Document, chart, line, report, save, table
 
 if TYPE_CHECKING:
     from arlo.catalog.flow import Flow
@@ -49,20 +48,20 @@ def run(args: argparse.Namespace) -> int:
         (f"× {most / best:.2f}" if best > 0 else "-", "by giving up accuracy"),
         (share(plan.accuracy), f"accuracy at {demand:,.4g}/s"),
     ]
-    parts = [
-        page.cards(cards),
-        page.warnings(found.warnings),
-        page.plots([_picture(plan), *_curves(plans)], ["", _what_is_free(flow)]),
-        f"<h2>Instances at {demand:,.4g} requests a second</h2>",
-        _pools(plan),
-        "<h2>Variants</h2>",
-        _variants(flow),
-    ]
-    what = [
-        "What plans make of the flow, from its latencies and accuracies; nothing was run. Capacity is without the"
-        " share that a plan leaves free."
-    ]
-    page.write(args.out, page.render(f"Flow {flow.name}", parts, what=what))
+    what = "What plans make of the flow, from its latencies and accuracies; nothing was run. Capacity is without the "
+    what += "share that a plan leaves free."
+    charts, tables = _curves(plans, _what_is_free(flow)), [_pools(plan), _variants(flow)]
+    found_here = report(
+        "flow",
+        f"Flow {flow.name}",
+        label=flow.name,
+        what=[what],
+        cards=cards,
+        warnings=found.warnings,
+        charts=charts,
+        tables=tables,
+    )
+    save(args.out, [found_here])
     if args.json:
         print_json(
             {
@@ -99,78 +98,29 @@ def _what_is_free(flow: Flow) -> str:
     )
 
 
-def _curves(plans: dict[str, list[FlowPlan]]) -> list[Any]:
-    figures = []
+def _curves(plans: dict[str, list[FlowPlan]], note: str) -> list[Document]:
+    charts = []
     for title, y, of in (
         ("Accuracy of what is served", "accuracy", lambda plan: plan.accuracy),
         ("Share of the demand that is served", "share", lambda plan: plan.served),
         ("Workers", "workers", lambda plan: float(plan.workers)),
     ):
-        figure = frame.figure(title, "requests a second", y)
-        for name, made in plans.items():
-            figure.add_scatter(
-                x=[digits(plan.demand) for plan in made],
-                y=[digits(of(plan)) for plan in made],
-                mode="lines",
-                name=name,
-                line={"color": frame.color(0)} | ({"dash": "dash"} if name == WHOLE else {}),
-            )
-        figures.append(figure)
-    return figures
+        lines = [
+            line(name, [plan.demand for plan in made], [of(plan) for plan in made], color=BLUE, dash=name == WHOLE)
+            for name, made in plans.items()
+        ]
+        charts.append(chart(title, "requests a second", y, lines, note=note))
+        note = ""
+    return charts
 
 
-def _picture(plan: FlowPlan) -> Any:
-    """The tree, from left to right: stages with their variants, edges with their rates."""
+def _pools(plan: FlowPlan) -> Document:
+    """Stages in the order of the tree, further in the deeper they are."""
     flow = plan.flow
-    figure = frame.figure(f"{flow.name} at {plan.demand:,.4g} requests a second", "", "")
-    leaves = [stage for stage in flow.order if not flow.children(stage)]
-    place: dict[int, tuple[float, float]] = {}
-    for stage in reversed(flow.order):
-        below = [place[child][1] for child in flow.children(stage)]
-        y = sum(below) / len(below) if below else -float(leaves.index(stage))
-        place[stage] = (float(len(flow.line(stage))), y)
-    for stage in flow.order:
-        x, y = place[stage]
-        pools = [pool for pool in plan.pools if pool.stage == stage]
-        rows = sum(pool.load for pool in pools)
-        lines = [f"<b>{flow.stages[stage].name}</b>, {rows:,.4g} rows/s"]
-        for pool in pools:
-            name = flow.stages[stage].variants[pool.variant].name
-            lines.append(f"{pool.instances} × {name} (batch {pool.batch}), {pool.load:,.4g}/s")
-        figure.add_annotation(
-            x=x,
-            y=y,
-            text="<br>".join(lines),
-            showarrow=False,
-            bordercolor=frame.BLUE,
-            borderpad=6,
-            bgcolor="#ffffff",
-            align="left",
-        )
-        for edge in (flow.edges[i] for i in flow.out(stage)):
-            if edge.head is not None:
-                to_x, to_y = place[flow.index[edge.head]]
-                line = {"color": frame.GREY, "width": 2, "dash": "dot" if edge.join else "solid"}
-                figure.add_shape(type="line", x0=x, y0=y, x1=to_x, y1=to_y, line=line, layer="below")
-    deepest = max(x for x, _ in place.values())
-    figure.add_scatter(
-        x=[x for x, _ in place.values()],
-        y=[y for _, y in place.values()],
-        mode="markers",
-        marker={"color": frame.PALE},
-        showlegend=False,
-        hoverinfo="skip",
-    )
-    figure.update_xaxes(visible=False, range=[0.5, deepest + 0.5])
-    figure.update_yaxes(visible=False, range=[0.5 - len(leaves), 0.5])
-    return figure
-
-
-def _pools(plan: FlowPlan) -> str:
     rows = [
         (
-            plan.flow.stages[pool.stage].name,
-            plan.flow.stages[pool.stage].variants[pool.variant].name,
+            "\u2003" * (len(flow.line(pool.stage)) - 1) + flow.stages[pool.stage].name,
+            flow.stages[pool.stage].variants[pool.variant].name,
             str(pool.batch),
             str(pool.instances),
             ms(pool.latency_s * 1e3),
@@ -178,12 +128,13 @@ def _pools(plan: FlowPlan) -> str:
             f"{pool.load:,.4g}",
             share(pool.load / pool.capacity),
         )
-        for pool in plan.pools
+        for pool in sorted(plan.pools, key=lambda pool: flow.order.index(pool.stage))
     ]
-    return table(("stage", "variant", "batch", "instances", "ms of a batch", "budget ms", "rows/s", "busy"), rows)
+    head = ("stage", "variant", "batch", "instances", "ms of a batch", "budget ms", "rows/s", "busy")
+    return table(f"Instances at {plan.demand:,.4g} requests a second", head, rows)
 
 
-def _variants(flow: Flow) -> str:
+def _variants(flow: Flow) -> Document:
     rows = []
     for stage in flow.order:
         spec = flow.stages[stage]
@@ -203,4 +154,5 @@ def _variants(flow: Flow) -> str:
                     onward or "-",
                 )
             )
-    return table(("variant", "accuracy", "ms of one row", "rows/s in full batches", "rows sent on, of one"), rows)
+    head = ("variant", "accuracy", "ms of one row", "rows/s in full batches", "rows sent on, of one")
+    return table("Variants", head, rows)

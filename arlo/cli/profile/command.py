@@ -37,7 +37,7 @@ EPILOG = """examples:
   arlo profile minilm --runtimes minilm_len64       one runtime
   arlo profile minilm --precision 0.01 --fresh      measure all again, closer
   arlo profile minilm --update                      and write the latencies into minilm/arlo.json
-  arlo profile minilm --update --colocate 8         and how many instances fit the device, for `arlo cascade`
+  arlo profile minilm --update --colocate 8         and how many instances fit the device
 
 What it says about steps: latency rises in steps over the length on most GPUs (64 tokens wide for
 BERT with TensorRT), and a maximum length at the end of a step wastes nothing. A dynamic runtime

@@ -68,7 +68,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     find.add_argument("--attainment", type=float, metavar="SHARE", help="share of requests on time (default: 0.99)")
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print JSON; of several runs, a list under `runs`")
-    out.add_argument("--plot", type=Path, metavar="FILE.html", help="write a report with plots")
+    out.add_argument("--plot", type=Path, metavar="FILE", help="write a report: .html, or .json for `arlo report`")
     out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv or .parquet")
     out.add_argument("--price", type=float, metavar="P", help="of a GPU-hour: print what a month of this costs")
     out.add_argument("--save", type=Path, metavar="FILE.toml", help="write the scenario to a file, and run it")
@@ -119,8 +119,8 @@ def _check(args: argparse.Namespace) -> None:
                 raise ConfigError(f"--find-workers looks for the number of GPUs itself: leave {option} out")
     if args.record is not None and args.record.suffix.lower() not in (".csv", ".parquet"):
         raise ConfigError(f"--record writes .csv or .parquet, not {args.record.suffix or args.record.name!r}")
-    if args.plot is not None and args.plot.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--plot writes an HTML file, such as report.html, not {args.plot.name!r}")
+    if args.plot is not None and args.plot.suffix.lower() not in (".html", ".htm", ".json"):
+        raise ConfigError(f"--plot writes a page, .html, or a file for `arlo report`, .json, not {args.plot.name!r}")
     if args.price is not None and not (math.isfinite(args.price) and args.price > 0):
         raise ConfigError(f"--price must be above 0, not {args.price:g}")
     if args.jobs is not None and args.jobs < 1:

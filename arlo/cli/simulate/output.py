@@ -359,23 +359,12 @@ def _print_notes(console: Any, said: list[str]) -> None:
 
 def write_plot(path: Path, made: Sequence[Built], results: Sequence[Result], said: Sequence[list[str]]) -> None:
     """The report of all runs."""
-    from arlo.simulator.report.page import write_report
+    from arlo.report.result import save
+    from arlo.simulator.report.page import document
 
-    facts = []
-    for each in made[:1] if len({describe(each) for each in made}) == 1 else made:
-        head = "" if len(made) == 1 else f"{each.scenario.name}: "
-        for line in describe(each).splitlines():
-            name, _, text = line.partition(" ")
-            facts.append((f"{head}{name}", text.strip()))
-    many = len(results) > 1
-    write_report(
-        path,
-        results,
-        title="Simulation" if many else f"Simulation: {results[0].scenario}",
-        facts=facts,
-        warnings=[
-            f"{result.scenario}: {note}" if many else note
-            for result, each in zip(results, said, strict=True)
-            for note in each
-        ],
-    )
+    documents = []
+    for each, result, notes in zip(made, results, said, strict=True):
+        lines = (text.partition(" ") for text in describe(each).splitlines())
+        facts = [(name, text.strip()) for name, _, text in lines]
+        documents.append(document(result, facts=facts, warnings=notes))
+    save(path, documents, "Simulation")

@@ -1,170 +1,151 @@
-"""How the parts of `arlo top` are put on a screen: one column below 130 characters, two above; as high as it is.
-
-What does not fit is left out by importance: the header stays, then workers, runtimes and plans, then the lengths and
-the allocation over time. Without a height (a file, a pipe) everything is shown.
-"""
+"""The document of arlo.cli.top.view on a terminal or in a file: tables, then a chart, as high as there is room."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.rule import Rule
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from arlo.cli.top import charts, parts
-from arlo.cli.top.view import View
+from arlo.cli.top import charts
+from arlo.cli.top.tables import BELOW, HEAD, TABLES, Cell, Document, shares
+from arlo.report.numbers import seconds
 
-WIDE = 130
-LEFT = 80  # at least; the tables are made for it
-PLAN_LINES = 8
-ENOUGH = 14  # lines of a table before the charts get theirs
-GAP = 3  # between the two columns
+LEAST = 4  # lines that a section keeps while it is made smaller; then it goes
+GAP = 2  # between columns
+WORDS = 20  # characters of a last column that lists shares, before others go for it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Section:
-    """A titled part. `draw` is given the lines that it may take, without the title."""
-
-    title: str
-    rank: int  # of importance, 0 first
-    least: int
-    want: int
-    draw: Callable[[int], RenderableType]
-    chart: bool = False
-
-
 class Screen:
-    """One screen, made for the terminal that it is printed to."""
+    """One document, made for the terminal that it is printed to; without a height (a file, a pipe) all of it."""
 
-    def __init__(self, shown: View) -> None:
-        self._shown = shown
+    shown: Document
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, height = options.max_width, options.height
         glyphs = charts.ASCII if options.ascii_only else charts.BLOCKS
-        head = parts.header(self._shown, width, glyphs)
-        yield from head
-        room = None if height is None else max(0, height - len(head))
-        if width < WIDE:
-            yield stack([*_tables(self._shown, width, glyphs), *_charts(self._shown, width, glyphs)], room)
-            return
-        left = max(LEFT, (width - GAP) * 55 // 100)
-        right = width - GAP - left
-        grid = Table.grid(padding=(0, GAP, 0, 0))
-        grid.add_column(width=left)
-        grid.add_column(width=right)
-        grid.add_row(stack(_tables(self._shown, left, glyphs), room), stack(_charts(self._shown, right, glyphs), room))
-        yield grid
+        made = sections(self.shown, options.max_width, glyphs)
+        lines = [console.render_lines(each, options.update(height=None), pad=False) for each in made]
+        for block in fit(lines, options.height):
+            for line in block:
+                for text, style, control in line:  # rich cuts with an ellipsis on every terminal
+                    yield Segment(text.replace("…", ".") if options.ascii_only else text, style, control)
+                yield Segment.line()
 
 
-def share_out(sections: Sequence[Section], room: int | None) -> list[int]:
-    """Lines for each section, without its title; 0: left out. First every table at its least and up to ENOUGH, then the
-    charts, then what is left; each by rank."""
-    if room is None:
-        return [section.want for section in sections]
-    given = [0] * len(sections)
-    order = sorted(range(len(sections)), key=lambda index: sections[index].rank)
-    tables = [index for index in order if not sections[index].chart]
-    for group, most in ((tables, ENOUGH), (order, max((section.want for section in sections), default=0))):
-        for index in group:
-            cost = sections[index].least + 1
-            if not given[index] and sections[index].want and cost <= room:
-                given[index], room = sections[index].least, room - cost
-        for index in group:
-            more = max(0, min(room, min(most, sections[index].want) - given[index])) if given[index] else 0
-            given[index], room = given[index] + more, room - more
-    return given
+def fit(blocks: Sequence[list[Any]], height: int | None) -> list[list[Any]]:
+    """Lines of each section, cut to the height: the longest first; those that would be too short go, from the end."""
+    kept = [list(block) for block in blocks]
+    while height is not None and (more := sum(map(len, kept)) - height) > 0:
+        longest = max(kept[1:], key=len, default=kept[0])
+        if len(longest) > LEAST:
+            del longest[-1]
+        elif len(kept) > 1:
+            del kept[-1]
+        else:
+            del kept[0][-more:]
+    return kept
 
 
-def stack(sections: Sequence[Section], room: int | None) -> Group:
-    """Sections one below the other, each with its title."""
-    shown: list[RenderableType] = []
-    for section, lines in zip(sections, share_out(sections, room), strict=True):
-        if lines:
-            shown += [Rule(Text(section.title, "bold"), align="left", style="bright_black"), section.draw(lines)]
-    return Group(*shown)
+def sections(shown: Document, width: int, glyphs: charts.Glyphs) -> list[RenderableType]:
+    """The head, then what there is to show, the most important first."""
+    now, control = shown["now"], shown["control"]
+    head: list[RenderableType] = [_fields(HEAD, now)]
+    head += [Text(shown[key], "red") for key in ("control_error", "gateway_error") if shown[key]]
+    if control is not None and control["scaling"]["policy"] != "none":
+        head.append(Text(_scaling(control), no_wrap=True, overflow="ellipsis"))
+    stats: Document = next(iter(shown["stats"].values()), {})
+    window = f" (ms, last {stats['total']['window_s']} s)" if stats else ""
+    made: list[RenderableType | None] = [
+        Group(*head),
+        _section(f"models (rates over {seconds(now['window_s'])})", "models", now["models"], width),
+        _section("latency" + window, "latency", now["latency"], width),
+        *(_section(flow["title"], "stages", flow["stages"], width, flow["notes"]) for flow in now["flows"]),
+        _section("lengths", "lengths", now["lengths"], width),
+        _section("workers", "workers", now["workers"], width),
+        _section("outcomes since the gateway's start", "outcomes", now["outcomes"], width),
+        _section(_next_plan(control), "plans", now["plans"], width) if control is not None else None,
+    ]
+    if len(trend := [each["p98_ms"] for each in now.get("p98_trend", ())]) > 1:
+        span = seconds(now["p98_trend"][0]["ago_s"])
+        line = charts.sparkline(trend, width - 8, glyphs, limit=now["models"][0]["slo_ms"])
+        made.append(_titled(f"p98 of {now['models'][0]['name']}, last {span}, up to {max(trend):.1f} ms", line))
+    if rows := sum(now["rows_by_length"]):
+        edges = sorted({row["max_length"] for row in now["lengths"]})
+        lines = charts.histogram(now["rows_by_length"], edges, width, 6, glyphs)
+        made.append(_titled(f"lengths: {rows:,} rows in {seconds(now['lengths_window_s'])}", *lines))
+    return [each for each in made if each is not None]
 
 
-def _tables(shown: View, width: int, glyphs: charts.Glyphs) -> list[Section]:
-    rows, workers, models = len(shown.runtimes), len(shown.workers), len(shown.models)
-    sections = []
-    if workers:
-        sections.append(
-            Section(
-                "workers",
-                0,
-                min(workers, 4) + 1,
-                parts.worker_lines(shown, width),
-                lambda n: parts.workers(shown, width, n, glyphs),
-            )
-        )
-    if rows:
-        title = "lengths by model" if models else "runtimes" if shown.control is not None else "levels"
-        sections.insert(
-            0, Section(title, 1, min(rows, 4) + 1, rows + 1, lambda n: parts.runtimes(shown, width, n, glyphs))
-        )
-    for each in shown.cascades:
-        count = len(each.stages)
-        sections.insert(
-            0,
-            Section(
-                parts.cascade_title(each),
-                -1,
-                min(count, 2) + 1,
-                count + 1,
-                lambda n, each=each: parts.stages(each, width, n),  # type: ignore[misc]
-            ),
-        )
-    for pipeline in shown.flows:
-        count = len(pipeline.stages)
-        sections.insert(
-            0,
-            Section(
-                parts.flow_title(pipeline),
-                -1,
-                min(count, 2) + 1,
-                count + 1,
-                lambda n, pipeline=pipeline: parts.flow(pipeline, width, n),  # type: ignore[misc]
-            ),
-        )
-    if models:
-        sections.insert(
-            0, Section("models", -1, min(models, 4) + 1, models + 1, lambda n: parts.models(shown, width, n, glyphs))
-        )
-    return sections
+def _titled(title: str, *parts: RenderableType) -> Group:
+    return Group(Rule(Text(title, "bold"), align="left", style="bright_black"), *parts)
 
 
-def _charts(shown: View, width: int, glyphs: charts.Glyphs) -> list[Section]:
-    sections = []
-    control = shown.control
-    if control is not None:
-        title = "plans: none to come, the allocation of the configuration stays"
-        if control.reallocate:
-            due, period = parts.seconds(max(0.0, control.next_plan_in_s)), parts.seconds(control.period_s)
-            title = f"plans: next in {due} (every {period.removesuffix(' 00s')})"
-        lines = min(len(parts.plans(control, width, 1 + PLAN_LINES)), 1 + PLAN_LINES)
-        sections.append(Section(title, 2, min(lines, 2), lines, lambda n: Group(*parts.plans(control, width, n))))
-    rows = sum(shown.lengths)
-    if rows and shown.window_s:
-        title = f"lengths: {rows:,} rows in {parts.seconds(shown.window_s)}"
-        sections.append(
-            Section(
-                title,
-                3,
-                4,
-                7,
-                lambda n: Group(*charts.histogram(shown.lengths, shown.edges, width, n - 1, glyphs)),
-                chart=True,
-            )
-        )
-    if control is not None and control.runtimes:
-        span_s, _ = charts.allocation_over_time(control, 1, glyphs)
-        title = f"instances wanted: last {parts.seconds(span_s)}" if span_s else "instances wanted"
-        lines = len(control.runtimes)
-        sections.append(
-            Section(title, 4, lines, lines, lambda n: Group(*charts.allocation(control, width, glyphs)[:n]), chart=True)
-        )
-    return sections
+def _section(title: str, name: str, rows: Sequence[Document], width: int, notes: Iterable[Any] = ()) -> Group | None:
+    """A table with a title; what has no column is said below it."""
+    if not rows:
+        return None
+    cells = [cell for cell in TABLES[name] if any(row[cell.key] is not None for row in rows)]
+    columns = {cell: [_text(cell, row) for row in rows] for cell in cells if cell.rank != BELOW}
+    widths = {cell: max(len(cell.title), *map(len, texts)) for cell, texts in columns.items()}
+    last = next(reversed(columns))
+    if last.form is shares:
+        widths[last] = min(widths[last], WORDS)
+    while (
+        sum(widths[cell] + GAP for cell in columns) - GAP > width and (most := max(reversed(columns), key=_rank)).rank
+    ):
+        del columns[most]
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bright_black")
+    for cell in columns:
+        words = any(isinstance(row[cell.key], str | dict) for row in rows)
+        room = width - sum(widths[each] + GAP for each in columns if each is not cell) if cell is last else None
+        justify: Any = "left" if words else "right"
+        table.add_column(cell.title, justify=justify, no_wrap=True, overflow="ellipsis", max_width=room)
+    for texts in zip(*columns.values(), strict=True):
+        table.add_row(*texts)
+    below = [
+        (f"{cells[0].form(row[cells[0].key])}: {row[cell.key]}", "red" if cell.key == "error" else "yellow")
+        for row in rows
+        for cell in cells
+        if cell.rank == BELOW and row[cell.key] is not None
+    ]
+    return _titled(title, table, *(Text(text, style) for text, style in (*below, *notes)))
+
+
+def _rank(cell: Cell) -> int:
+    return cell.rank
+
+
+def _text(cell: Cell, row: Document) -> Text:
+    value = row[cell.key]
+    return Text("-") if value is None else Text(cell.form(value), cell.style(value))
+
+
+def _fields(cells: Iterable[Cell], row: Document) -> Text:
+    """`name value  name value ...`, of what has a value."""
+    parts = [
+        Text.assemble((f"{cell.title} " if cell.title else "", "bright_black"), _text(cell, row))
+        for cell in cells
+        if row[cell.key] is not None
+    ]
+    return Text("  ").join(parts)
+
+
+def _scaling(control: Document) -> str:
+    scaling = control["scaling"]
+    text = f"scaling {scaling['policy']}: {scaling['workers']} workers ({scaling['minimum']} to {scaling['maximum']})"
+    if scaling["last_action"]:
+        ago = seconds(max(0.0, (control["at_ms"] - scaling["last_at_ms"]) / 1000))
+        text += f"; {scaling['last_action']} {ago} ago: {scaling['last_reason']}"
+    return text
+
+
+def _next_plan(control: Document) -> str:
+    if not control["reallocate"]:
+        return "plans: none to come, the allocation of the configuration stays"
+    return f"plans: next in {seconds(max(0.0, control['next_plan_in_s']))} (every {seconds(control['period_s'])})"

@@ -1,4 +1,4 @@
-"""Where `arlo top` gets its numbers: the control plane's /status and the gateway's admin port, asked side by side.
+"""Asks for what `arlo status` and `arlo top` show: the control plane's /status and the gateway's admin port, at once.
 
 Either may be missing, come and go; the sample says why. The gateway's address is the one that the control plane names,
 unless it was given.
@@ -31,20 +31,23 @@ class ControlUnreachableError(ArloError):
 
 
 class Source:
-    """Use as an async context manager. `admin` None: the address that the control plane names, or `fallback`; `model`
-    None: the control plane's, of several all of them."""
+    """Use as an async context manager.
+
+    control: None asks the gateway alone. admin: None takes the address that the control plane names, or `fallback`.
+    model: the only one to show. own: a model of the deployment that is meant, where a gateway has several; the control
+    plane names one of its own.
+    """
 
     def __init__(
-        self, control: str, *, admin: str | None = None, model: str | None = None, fallback: str = "127.0.0.1:8003"
+        self, control: str | None, *, admin: str | None, fallback: str, model: str = "", own: str = ""
     ) -> None:
-        self.control = control
+        self._control = control
         self._fixed = admin
         self._address = admin or fallback
-        self._fixed_model = model
-        self._model = model or ""  # of a gateway that serves several; the control plane says which is its own
+        self._model = model
+        self._own = model or own
         self._client: AdminClient | None = None
-        self._deployment: dict[str, Any] | None = None
-        self._several: dict[str, dict[str, Any]] = {}  # statistics of each of several models
+        self._deployment: dict[str, Any] = {}
 
     async def __aenter__(self) -> Source:
         return self
@@ -57,46 +60,57 @@ class Source:
 
     async def sample(self) -> Sample:
         """Ask both; never an error."""
-        (status, control_error), (stats, gateway_error) = await asyncio.gather(self._ask_control(), self._ask_gateway())
-        if status is not None:
-            named = self._fixed or seen_from_here(status.gateway_admin, self.control)
-            model = self._fixed_model or status.model
-            if (named, model) != (self._address, self._model):
-                self._address, self._model = named, model
+        (control, control_error), (stats, gateway_error) = await asyncio.gather(
+            self._ask_control(), self._ask_gateway()
+        )
+        if control is not None and self._control is not None:
+            address = self._fixed or seen_from_here(control.gateway_admin, self._control)
+            own = self._model or control.model
+            if (address, own) != (self._address, self._own):
+                self._address, self._own = address, own
                 stats, gateway_error = await self._ask_gateway()
         return Sample(
             at_s=monotonic_s(),
-            control=status,
+            control=control,
             control_error=control_error,
-            gateway=stats,
             gateway_error=gateway_error,
-            deployment=self._deployment if stats is not None else None,
-            several=self._several if stats is not None else {},
-            chosen=self._fixed_model or "",
+            deployment=self._deployment if stats else {},
+            stats=stats,
+            model=self._model,
         )
 
+    async def first(self) -> Sample:
+        """A sample; GatewayError when nobody answers."""
+        sample = await self.sample()
+        if sample.control is None and sample.gateway_error:
+            raise GatewayError("\nand ".join(filter(None, (sample.control_error, sample.gateway_error))))
+        return sample
+
     async def _ask_control(self) -> tuple[ControlStatus | None, str]:
+        if self._control is None:
+            return None, ""
         try:
-            return await asyncio.to_thread(fetch_status, self.control), ""
+            return await asyncio.to_thread(fetch_status, self._control), ""
         except ArloError as error:
             return None, str(error)
 
-    async def _ask_gateway(self) -> tuple[dict[str, Any] | None, str]:
-        if self._client is None or (self._client.address, self._client.model) != (self._address, self._model):
+    async def _ask_gateway(self) -> tuple[dict[str, dict[str, Any]], str]:
+        if self._client is None or (self._client.address, self._client.model) != (self._address, self._own):
             if self._client is not None:
                 await self._client.close()
-            self._client = AdminClient(self._address, model=self._model, timeout_s=TIMEOUT_S)
-            self._deployment = None
+            self._client = AdminClient(self._address, model=self._own, timeout_s=TIMEOUT_S)
+            self._deployment = {}
         try:
-            stats = to_dict(await self._client.stats())
-            if self._deployment is None or self._deployment["version"] != stats["deployment_version"]:
+            first = to_dict(await self._client.stats())
+            if self._deployment.get("version") != first["deployment_version"]:
                 self._deployment = to_dict(await self._client.get_deployment())
             names = [model["name"] for model in models_of(self._deployment)]
-            asked = await asyncio.gather(*(self._client.stats(name) for name in names)) if len(names) > 1 else []
-            self._several = {name: to_dict(one) for name, one in zip(names, asked, strict=False)}
-            return stats, ""
+            if len(names) < 2:
+                return {names[0] or first["model"]: first}, ""
+            several = await asyncio.gather(*(self._client.stats(name) for name in names))
+            return {name: to_dict(stats) for name, stats in zip(names, several, strict=True)}, ""
         except GatewayError as error:
-            return None, str(error)
+            return {}, str(error)
 
 
 def fetch_status(address: str) -> ControlStatus:

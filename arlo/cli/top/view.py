@@ -1,592 +1,480 @@
-"""What `arlo top` shows, as numbers: two documents (of the control plane, of the gateway) and what changed between two
-samples of the second. Pure; nothing here knows of terminals or networks.
+"""The document that `arlo status` prints once and `arlo top` repeats: the answers of control plane and gateway, and the
+rows of arlo.cli.top.tables made of them. Pure: no terminal, no network.
 
-Either document may be missing. Rates are None until there are two samples of one life of the gateway.
+Counters are compared with an earlier sample of the same run of the gateway; without one, rates are averages since its
+start.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from arlo.cascade.decide import DEADLINE, REASONS
-from arlo.cli.top.flows import FlowRows, flows
-from arlo.control.http.status import ControlStatus, PlanRecord, WorkerStatus
+from arlo.cli.top.tables import FINISHED, HEAD, RESTING, TABLES, Document, Row, ratio
+from arlo.control.http.status import ControlStatus, ModelStatus, WorkerStatus
 
 RATE_WINDOW_S = 5.0  # rates and shares; long enough not to flicker
-WINDOW_S = 60.0  # the length histogram and the attainment
-TREND_S = 300.0  # the latency's sparkline
-FINISHED = ("on_time", "late", "rejected", "expired", "cancelled", "failed")
+WINDOW_S = 60.0  # attainment and lengths
+TREND_S = 300.0  # the sparkline of p98
+DROPS = ("budget", "deadline", "overload", "fanout", "failed", "evicted")  # src/flow/pipeline/pipeline.h
+HEALTH = ("ready", "degraded", "failing", "empty", "unreachable")  # from the best to the worst
+Note = tuple[str, str]  # a sentence, and its style
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look. `gateway` is arlo.v1.Stats and `deployment` arlo.v1.Deployment, as dictionaries
-    (arlo.control.gateway.messages.to_dict). `several`: statistics by model, where the deployment has several."""
+    """What both answered at one moment. Messages of arlo.v1 are dicts (arlo.control.gateway.messages.to_dict)."""
 
     at_s: float  # any clock that never steps back
     control: ControlStatus | None = None
     control_error: str = ""
-    gateway: dict[str, Any] | None = None
     gateway_error: str = ""
-    deployment: dict[str, Any] | None = None  # for what the control plane says otherwise: model, SLO, runtimes
-    several: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    chosen: str = ""  # the one of several models that was asked for; empty: all
+    deployment: Document = dataclasses.field(default_factory=dict)
+    stats: dict[str, Document] = dataclasses.field(default_factory=dict)  # arlo.v1.Stats by model
+    model: str = ""  # the only one to show, with its stages; empty: all
+
+    def within(self, name: str) -> list[str]:
+        """The stages of a cascade or a pipeline."""
+        own = self.stats.get(name, {})
+        stages = {stage["model"] for stage in own.get("stages", ())}
+        return [each for each in self.stats if each in stages or (own.get("pipeline") and each.startswith(f"{name}."))]
 
     @property
-    def shown(self) -> dict[str, Any] | None:
-        """The statistics that rates are of: of one model, or of all together."""
-        if self.gateway is None or len(self.several) < 2:
-            return self.gateway
-        if self.chosen:
-            return with_stages(self.gateway, self.several)
-        return together(list(self.several.values()))
+    def shown(self) -> dict[str, Document]:
+        """The statistics to show."""
+        if not self.model:
+            return self.stats
+        return {name: self.stats[name] for name in (self.model, *self.within(self.model)) if name in self.stats}
 
+    def before(self, name: str, earlier: Sample | None) -> Document:
+        """The earlier statistics of a model, where they are of the same run of the gateway; else nothing."""
+        now, old = self.stats.get(name), earlier.stats.get(name) if earlier is not None else None
+        same = now and old and old["started_at_ms"] == now["started_at_ms"] and old["uptime_ns"] < now["uptime_ns"]
+        return old if old is not None and same else {}
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class WorkerRow:
-    """One worker."""
-
-    id: str
-    runtime: str  # that it serves, or of which its instance is
-    target: str  # the runtime that it should have, where that is another one
-    step: str  # of the control plane, or the process's state where that is worse, or the gateway's state
-    step_s: float | None  # how long already
-    trouble: bool
-    in_flight: int | None = None
-    queued: int | None = None
-    busy: float | None = None  # share of the window with at least one row in flight
-    rows_per_s: float | None = None
-    restarts: int | None = None
-    error: str = ""
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class RuntimeRow:
-    """One runtime, with the numbers of its level; of several models one length of one of them."""
-
-    max_length: int
-    model: str = ""  # of several
-    name: str = ""
-    desired: int | None = None
-    observed: int | None = None
-    demand: float | None = None  # requests per SLO period
-    peak: float | None = None
-    load: float | None = None  # demand as a share of what the observed instances carry
-    share: float | None = None  # of the arrivals: rows whose ideal level this is
-    demoted: float | None = None  # share of the rows started on it whose ideal level is shorter
-    latency_ms: float | None = None
-    capacity: int | None = None
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class ModelRow:
-    """One of several models. Rates are over RATE_WINDOW_S, the attainment over WINDOW_S, latencies the gateway's."""
-
-    name: str
-    slo_ms: int | None
-    desired: int | None = None  # instances that are wanted, and that serve it
-    observed: int | None = None
-    rows_per_s: float | None = None
-    goodput_rps: float | None = None
-    attainment: float | None = None
-    mean_ms: float | None = None
-    p98_ms: float | None = None
-    stage: bool = False  # of a cascade: clients do not see it
-    queued: int | None = None
-    in_flight: int | None = None
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class StageRow:
-    """One stage of a cascade, over RATE_WINDOW_S. Shares are of the rows that it answered."""
-
-    name: str
-    answers_per_s: float | None = None
-    reach: float | None = None  # of the first stage's rows
-    planned: float | None = None  # the same, of the operating point as it was searched
-    went_on: float | None = None
-    ended: dict[str, float] = dataclasses.field(default_factory=dict)  # with its answer, by reason
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class CascadeRows:
-    """A cascade: what is in force, and its stages."""
-
-    name: str
-    point: str
-    price: int
-    degraded: float | None  # share of the rows that ended
-    agreement: float | None  # of the rows that ended by rule, with the last stage; None: there are no shadow rows
-    agreement_planned: float | None  # the same, of the operating point as it was searched
-    stages: list[StageRow]
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class View:
-    """All that one screen shows."""
-
-    control: ControlStatus | None
-    control_error: str
-    gateway: dict[str, Any] | None
-    gateway_error: str
-    model: str
-    slo_ms: int | None
-    rows_per_s: float | None
-    goodput_rps: float | None
-    attainment: float | None  # over WINDOW_S
-    padding: float | None  # share of computed tokens, over RATE_WINDOW_S
-    window_s: float | None  # time that `lengths` and `attainment` cover
-    lengths: list[int]  # rows by length in that time; index = tokens
-    p98_ms: list[tuple[float, float]]  # age in seconds, value; oldest first
-    runtimes: list[RuntimeRow]
-    workers: list[WorkerRow]
-    plans: list[PlanRecord]  # oldest first
-    models: list[ModelRow] = dataclasses.field(default_factory=list)  # of several; empty for one
-    cascades: list[CascadeRows] = dataclasses.field(default_factory=list)
-    flows: list[FlowRows] = dataclasses.field(default_factory=list)
-
-    @property
-    def edges(self) -> list[int]:
-        """Max lengths, ascending, each once."""
-        return sorted({row.max_length for row in self.runtimes})
+    def row(self, model: str, earlier: Sample | None, **facts: Any) -> Row:
+        """The statistics of a model since an earlier sample, or since the gateway's start."""
+        now, old = self.stats.get(model, {}), self.before(model, earlier)
+        return Row(now, old, (now.get("uptime_ns", 0) - old.get("uptime_ns", 0)) / 1e9, **facts)
 
 
 class History:
-    """The samples of the last minutes, and the view of the last one."""
+    """The samples of the last minute; makes the document of the newest."""
 
     def __init__(self) -> None:
         self._samples: collections.deque[Sample] = collections.deque()
         self._p98: collections.deque[tuple[float, float]] = collections.deque()
 
-    def add(self, sample: Sample) -> View:
-        """Take a sample; returns what to show."""
+    def add(self, sample: Sample) -> Document:
+        """Take a sample; returns its document."""
         while self._samples and sample.at_s - self._samples[0].at_s > WINDOW_S + RATE_WINDOW_S:
             self._samples.popleft()
         self._samples.append(sample)
-        if (stats := sample.shown) is not None and stats["total"]["count"]:
-            self._p98.append((sample.at_s, stats["total"]["p98_us"] / 1000))
+        made = document(sample, self._earlier(RATE_WINDOW_S), self._earlier(WINDOW_S))
+        self._p98 += [(sample.at_s, row["p98_ms"]) for row in made["now"]["models"][:1] if row["p98_ms"] is not None]
         while self._p98 and sample.at_s - self._p98[0][0] > TREND_S:
             self._p98.popleft()
-        trend = [(sample.at_s - at_s, value) for at_s, value in self._p98]
-        base, long_base = self._base(RATE_WINDOW_S), self._base(WINDOW_S)
-        return view(
-            sample,
-            base.shown if base is not None else None,
-            long_base.shown if long_base is not None else None,
-            trend,
-            several=base.several if base is not None else None,
-            long_several=long_base.several if long_base is not None else None,
-        )
+        made["now"]["p98_trend"] = [{"ago_s": sample.at_s - at_s, "p98_ms": value} for at_s, value in self._p98]
+        return made
 
-    def _base(self, window_s: float) -> Sample | None:
-        """The oldest sample within the window with statistics of the same life of the gateway as the newest ones. The
-        sample before counts as within, however long ago it was."""
-        newest, before = self._samples[-1], self._samples[-2] if len(self._samples) > 1 else None
-        if newest.gateway is None:
-            return None
+    def _earlier(self, window_s: float) -> Sample | None:
+        """The oldest sample within the window with statistics of the same run of the gateway. The sample before the
+        newest counts as within, however long ago it was."""
+        newest, last = self._samples[-1], self._samples[-2] if len(self._samples) > 1 else None
         for sample in self._samples:
-            near = newest.at_s - sample.at_s <= window_s * 1.01 or sample is before
-            if near and sample.gateway is not None and _earlier(sample.gateway, newest.gateway):
+            near = newest.at_s - sample.at_s <= window_s * 1.01 or sample is last
+            if near and any(newest.before(name, sample) for name in newest.stats):
                 return sample
         return None
 
 
-def models_of(deployment: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a deployment says of each of its models, its cascades and pipelines first."""
+def document(sample: Sample, earlier: Sample | None = None, long_ago: Sample | None = None) -> Document:
+    """What `--json` prints. Rates are since `earlier`; attainment and lengths, which need more rows, `long_ago`."""
+    control, shown = sample.control, sample.shown
+    plans = {model.name: model for model in control.each_model} if control is not None else {}
+    names = list(shown) or [name for name in plans if sample.model in ("", name)]
+    flows = [name for name in shown if shown[name]["stages"] or shown[name]["pipeline"]]
+    clients = [name for name in shown if not shown[name]["stage"]] or list(shown)
+    first = sample.row(next(iter(shown), ""), earlier)
+    lengths = [row for name in names if name not in flows for row in _lengths(name, sample, plans.get(name), earlier)]
+    rows: dict[str, Iterable[Row]] = {
+        "models": (_model(name, sample, plans.get(name), earlier, long_ago) for name in names),
+        "outcomes": (Row(shown[name] | shown[name]["outcomes"], name=name) for name in clients),
+        "latency": (
+            Row(shown[name][part], part=part, name=name if len(clients) > 1 else None)
+            for name in clients
+            for part in ("total", "queue", "execute")
+            if shown[name][part]["count"]
+        ),
+        "lengths": lengths,
+        "workers": _workers(sample, first, lengths),
+        "plans": _plans(control) if control is not None else (),
+    }
+    arrivals = [sample.row(name, long_ago) for name in clients]
+    counters = control.counters if control is not None else {}
+    head = Row(
+        first.now,
+        health=health(sample),
+        state=control.state if control is not None else None,
+        uptime_s=first["uptime_ns"] / 1e9 if shown else None,
+        deployment_version=first["deployment_version"] or (control.deployment_version if control is not None else 0),
+        failed_moves=counters.get("replacement_failures"),
+        fallbacks=counters.get("plan_fallbacks"),
+    )
+    now = {cell.key: cell.of(head) for cell in HEAD} | {name: as_dicts(name, made) for name, made in rows.items()}
+    now["flows"] = [_flow(name, sample, earlier) for name in flows]
+    now["rows_by_length"] = _summed(row.grown("arrivals_by_length") for row in arrivals)
+    now["window_s"] = first.elapsed_s
+    now["lengths_window_s"] = arrivals[0].elapsed_s if arrivals else 0.0
+    return {
+        "health": now["health"],
+        "deployment": sample.deployment,
+        "stats": shown,
+        "control": control.to_json() if control is not None else None,
+        "control_error": sample.control_error or None,
+        "gateway_error": sample.gateway_error or None,
+        "now": now,
+    }
+
+
+def as_dicts(table: str, rows: Iterable[Row]) -> list[Document]:
+    """The cells of each row by their keys."""
+    return [{cell.key: cell.of(row) for cell in TABLES[table]} for row in rows]
+
+
+def models_of(deployment: Document) -> list[Document]:
+    """The models of a deployment, its cascades and pipelines first."""
     logical = [*deployment.get("cascades", ()), *deployment.get("pipelines", ())]
     return [*logical, deployment.get("model", {}), *deployment.get("more_models", ())]
 
 
-def together(several: list[dict[str, Any]]) -> dict[str, Any]:
-    """Statistics of several models as one; without levels and latencies, which have no meaning over models. A row of a
-    cascade is one row, whatever stages it runs on, but what waits and runs does so at them."""
-    seen = [each for each in several if not each["stage"]] or several
-    first = seen[0]
-    longest = max(len(each["arrivals_by_length"]) for each in seen)
-    arrivals = [0] * longest
-    for each in seen:
-        for length, rows in enumerate(each["arrivals_by_length"]):
-            arrivals[length] += rows
-    counted = ("queued", "parked", "in_flight", "tokens", "computed_tokens", "retries")
-    return {
-        **first,
-        **{name: sum(each[name] for each in several) for name in counted},
-        "model": first["model"] if len(seen) == 1 else "",
-        "arrivals_by_length": arrivals,
-        "outcomes": {name: sum(each["outcomes"][name] for each in seen) for name in first["outcomes"]},
-        "levels": [],
-        "total": first["total"] if len(seen) == 1 else {**first["total"], "count": 0},
-    }
+def health(sample: Sample) -> str:
+    """One of HEALTH: that of the worst model; see the help of `arlo status`."""
+    if not sample.shown or sample.gateway_error:
+        return "unreachable"
+    if not sample.deployment.get("version"):
+        return "empty"
+    return max((_health(sample.deployment, *each) for each in sample.shown.items()), key=HEALTH.index)
 
 
-def with_stages(stats: dict[str, Any], several: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Of a cascade or a pipeline with what waits and runs at its stages; of another model as they are."""
-    stages = [several[stage["model"]] for stage in stats["stages"] if stage["model"] in several]
-    if stats["pipeline"]:
-        stages = [one for name, one in several.items() if one["stage"] and name.startswith(f"{stats['model']}.")]
-    return together([stats, *stages]) if stages else stats
+def _health(deployment: Document, name: str, stats: Document) -> str:
+    mine = _runtimes(deployment, name)
+    names = {runtime["name"] for runtime in mine}
+    names |= {bundle["name"] for bundle in deployment["bundles"] if names & set(bundle["runtimes"])}
+    variants = {v["model"] for each in deployment["pipelines"] for stage in each["stages"] for v in stage["variants"]}
+    if name in variants and not any(instance["runtime"] in names for instance in deployment["instances"]):
+        return "ready"  # the plan gives it no worker: others of its stage answer
+    # A level whose runtimes have all moved elsewhere stays in the statistics; no instances of it are wanted.
+    wanted = {runtime["max_length"] for runtime in mine}
+    if any(level["instances"] == 0 for level in stats["levels"] if level["max_length"] in wanted):
+        return "failing"
+    states = [instance["state"] for instance in stats["instances"]]
+    return "ready" if states and all(state == "active" for state in states) else "degraded"
 
 
-def _earlier(base: dict[str, Any], now: dict[str, Any]) -> bool:
-    return bool(base["started_at_ms"] == now["started_at_ms"] and base["uptime_ns"] < now["uptime_ns"])
+def _summed(lists: Iterable[list[int]]) -> list[int]:
+    total: list[int] = []
+    for each in lists:
+        total += [0] * (len(each) - len(total))
+        for index, value in enumerate(each):
+            total[index] += value
+    return total
 
 
-def view(
-    sample: Sample,
-    base: dict[str, Any] | None = None,
-    long_base: dict[str, Any] | None = None,
-    p98_ms: list[tuple[float, float]] | None = None,
-    *,
-    several: dict[str, dict[str, Any]] | None = None,
-    long_several: dict[str, dict[str, Any]] | None = None,
-) -> View:
-    """What to show of `sample`; rates against `base`, attainment and histogram against `long_base`, both earlier
-    statistics of the same life of the gateway; `several` and `long_several` are those of each of several models."""
-    control, gateway, deployment = sample.control, sample.shown, sample.deployment or {}
-    models = _models(sample, several or {}, long_several or {})
-    seen = [row for row in models if not row.stage]
-    cascades = _cascades(sample, several or {})
-    pipelines = flows(deployment, sample.several, several or {}, sample.chosen)
-    if models and not sample.chosen:
-        model, slo_ms = ", ".join(row.name for row in seen), seen[0].slo_ms if len(seen) == 1 else None
-    else:
-        model = (gateway or {}).get("model") or sample.chosen or (control.model if control is not None else "")
-        model = model or deployment.get("model", {}).get("name", "")
-        slo_ms = _slo_ms(deployment, model) or next((row.slo_ms for row in models if row.name == model), None)
-        slo_ms = slo_ms or (control.slo_ms if control is not None else None)
-    if models:
-        chosen = {sample.chosen, *(stage.name for each in cascades for stage in each.stages)}
-        within = tuple(f"{each.name}." for each in pipelines)
-        rows = [
-            r
-            for r in _by_model(sample, models, several or {})
-            if not sample.chosen or r.model in chosen or r.model.startswith(within)
-        ]
-    else:
-        rows = _runtimes(control, gateway, base, deployment)
-    elapsed_s = _elapsed_s(gateway, base)
-    window_s = _elapsed_s(gateway, long_base)
-    lengths = _difference(gateway, long_base, "arrivals_by_length") if gateway and long_base else []
-    padding = None
-    if gateway is not None and base is not None and elapsed_s:
-        computed = gateway["computed_tokens"] - base["computed_tokens"]
-        padding = 1 - (gateway["tokens"] - base["tokens"]) / computed if computed else None
-    rows_per_s, goodput = _rates(gateway, base)
-    return View(
-        control=control,
-        control_error=sample.control_error,
-        gateway=gateway,
-        gateway_error=sample.gateway_error,
-        model=model,
-        slo_ms=slo_ms,
-        rows_per_s=rows_per_s,
-        goodput_rps=goodput,
-        attainment=_attainment(gateway, long_base),
-        padding=padding,
-        window_s=window_s,
-        lengths=lengths,
-        p98_ms=p98_ms if p98_ms is not None else [],
-        runtimes=rows,
-        workers=_workers(control, gateway, base, elapsed_s),
-        plans=control.plans if control is not None else [],
-        models=models,
-        cascades=cascades,
-        flows=pipelines,
-    )
+def _by(items: Iterable[Document] | None, key: str) -> dict[Any, Document]:
+    return {item[key]: item for item in items or ()}
 
 
-def _cascades(sample: Sample, base: dict[str, dict[str, Any]]) -> list[CascadeRows]:
-    """Of those that are shown, what became of the rows at each stage since `base`."""
-    found = []
-    for name, stats in sample.several.items():
-        if not stats["stages"] or sample.chosen not in ("", name):
-            continue
-        before = {stage["model"]: stage for stage in base[name]["stages"]} if name in base else {}
-        elapsed_s = _elapsed_s(stats, base.get(name))
-        searched = sample.control.cascade if sample.control is not None else None
-        if searched is not None and (searched.name, searched.point) != (name, stats["point"]):
-            searched = None  # of another one, or a moment behind
-        rows: list[StageRow] = []
-        first, ended, degraded = 0, 0, 0
-        for stage in stats["stages"]:
-            old = before.get(stage["model"])
-            row = StageRow(name=stage["model"], planned=searched.reach[len(rows)] if searched is not None else None)
-            rows.append(row)
-            if old is None or not elapsed_s:
-                continue
-            visits, exits = _grown(stage, old, "visits"), _difference(stage, old, "exits")
-            first = first or visits
-            ended, degraded = ended + sum(exits), degraded + sum(exits[DEADLINE:])
-            row.answers_per_s = visits / elapsed_s
-            row.reach = visits / first if first else None
-            if visits:
-                row.went_on = sum(_difference(stage, old, "escalations")) / visits
-                row.ended = {reason: rows / visits for reason, rows in zip(REASONS, exits, strict=False) if rows}
-        share = degraded / ended if ended else None
-        found.append(
-            CascadeRows(
-                name=name,
-                point=stats["point"],
-                price=stats["price"],
-                degraded=share,
-                agreement=_agreement(stats),
-                agreement_planned=searched.agreement if searched is not None else None,
-                stages=rows,
-            )
+# --- rows ---
+
+
+def _model(name: str, sample: Sample, plan: ModelStatus | None, earlier: Sample | None, long_ago: Sample | None) -> Row:
+    control, stats = sample.control, sample.stats.get(name)
+    deployed: Document = next((each for each in models_of(sample.deployment) if each.get("name") == name), {})
+    row = sample.row(name, earlier, name=name, slo_ms=deployed.get("slo_ms") or (plan.slo_ms if plan else None))
+    row.facts |= dict.fromkeys(("outcomes", "attainment", "p98_ms"))
+    if plan is not None and control is not None:
+        held = {runtime.name for runtime in plan.runtimes}
+        row.facts["desired"], row.facts["observed"] = (
+            sum(counts.get(runtime, 0) for runtime in held) for counts in (control.desired, control.observed)
         )
-    return found
+    if stats is None:
+        return row
+    parts = [stats, *(sample.stats[each] for each in sample.within(name))]  # where the rows of a flow wait and run
+    row.facts["waiting"], row.facts["in_flight"] = (sum(p[key] for p in parts) for key in ("queued", "in_flight"))
+    if plan is None and len(parts) == 1:
+        row.facts["observed"] = max((level["instances"] for level in stats["levels"]), default=0)
+    if stats["total"]["count"]:
+        row.facts["p98_ms"] = stats["total"]["p98_us"] / 1000
+    if not stats["stage"]:  # a row is on time, or late, when its whole way has ended: stages have no outcomes
+        ended = Row(stats["outcomes"], sample.before(name, long_ago).get("outcomes"))
+        row.facts["attainment"] = ratio(ended.grown("on_time"), sum(ended.grown(key) for key in FINISHED))
+        row.facts["outcomes"] = Row(stats["outcomes"], row.old.get("outcomes"), row.elapsed_s)
+    return row
 
 
-def _agreement(stats: dict[str, Any]) -> float | None:
-    """As arlo_cascade_agreement: rows that ended early by rule differ as often as shadow rows do."""
-    shadows = stats["shadows"] or {}
-    early, last = (sum(stage["exits"][reason] for stage in stats["stages"] if stage["exits"]) for reason in (0, 1))
-    if not shadows.get("rows") or not early:
-        return None
-    return 1.0 - float(early / (early + last) * shadows["disagreed"] / shadows["rows"])
+def _runtimes(deployment: Document, name: str) -> list[Document]:
+    """The runtimes of one model."""
+    first = deployment.get("model", {}).get("name")
+    return [runtime for runtime in deployment.get("runtimes", ()) if (runtime["model"] or first) == name]
 
 
-def _rates(now: dict[str, Any] | None, base: dict[str, Any] | None) -> tuple[float | None, float | None]:
-    """Rows, and rows on time, per second."""
-    elapsed_s = _elapsed_s(now, base)
-    if now is None or base is None or not elapsed_s:
-        return None, None
-    on_time = now["outcomes"]["on_time"] - base["outcomes"]["on_time"]
-    return sum(_difference(now, base, "arrivals_by_length")) / elapsed_s, on_time / elapsed_s
+def _lengths(name: str, sample: Sample, plan: ModelStatus | None, earlier: Sample | None) -> Iterator[Row]:
+    """Each length of a model: what is planned for it, and the rows that came and ran there."""
+    control, stats = sample.control, sample.row(name, earlier)
+    levels, old = _by(stats.now.get("levels"), "max_length"), _by(stats.old.get("levels"), "max_length")
+    deployed = _by(reversed(_runtimes(sample.deployment, name)), "max_length")
+    rows = sum(Row(level, old.get(length)).grown("ideal") for length, level in levels.items())
+    for index, length in enumerate(plan.lengths if plan is not None else sorted(deployed or levels)):
+        runtime, level = deployed.get(length, {}), levels.get(length, {})
+        row = Row(level, old.get(length), model=name if len(sample.stats) > 1 else None, max_length=length, rows=rows)
+        row.facts |= {"runtime": runtime.get("name"), "capacity": runtime.get("capacity")}
+        row.facts |= {"latency_ms": _alone_ms(runtime.get("latency", ())), "observed": level.get("instances")}
+        if plan is not None and control is not None:
+            row.facts |= {"latency_ms": plan.latency_ms[index], "capacity": plan.capacity[index]}
+            row.facts |= {"demand": plan.demand[index], "peak": plan.demand_peak[index]}
+            mine = [each.name for each in plan.runtimes if each.max_length == length]
+            row.facts |= {"runtime": ", ".join(mine), "observed": None}
+            if not control.models:  # of several, instances are of all lengths, and stand with the models
+                row.facts["desired"] = sum(control.desired.get(each, 0) for each in mine)
+                row.facts["observed"] = sum(control.observed.get(each, 0) for each in mine)
+        yield row
 
 
-def _attainment(now: dict[str, Any] | None, base: dict[str, Any] | None) -> float | None:
-    if now is None or base is None:
-        return None
-    ended = {name: now["outcomes"][name] - base["outcomes"][name] for name in FINISHED}
-    return ended["on_time"] / sum(ended.values()) if sum(ended.values()) else None
-
-
-def _models(sample: Sample, base: dict[str, dict[str, Any]], long_base: dict[str, dict[str, Any]]) -> list[ModelRow]:
-    """Of several models each, by what is there: the control plane's part, the gateway's. Empty for one."""
-    control, deployment = sample.control, sample.deployment or {}
-    planned = {model.name: model for model in control.models} if control is not None else {}
-    cascades = [name for name, stats in sample.several.items() if stats["stages"] or stats["pipeline"]]
-    names = [*cascades, *(planned or (name for name in sample.several if name not in cascades))]
-    rows = []
-    for name in names if len(names) > 1 else ():
-        model, stats = planned.get(name), sample.several.get(name)
-        row = ModelRow(name=name, slo_ms=model.slo_ms if model is not None else _slo_ms(deployment, name))
-        if model is not None and control is not None:
-            row.desired = sum(control.desired.get(runtime.name, 0) for runtime in model.runtimes)
-            row.observed = sum(control.observed.get(runtime.name, 0) for runtime in model.runtimes)
-        if stats is not None:
-            if model is None and name not in cascades:
-                row.observed = max((level["instances"] for level in stats["levels"]), default=0)
-            row.stage = stats["stage"]
-            row.rows_per_s, row.goodput_rps = _rates(stats, base.get(name))
-            row.attainment = _attainment(stats, long_base.get(name))
-            now = with_stages(stats, sample.several)
-            row.queued, row.in_flight = now["queued"], now["in_flight"]
-            if row.stage:
-                row.goodput_rps = None  # a row is on time when it has ended, at whatever stage
-            if stats["total"]["count"]:
-                row.mean_ms, row.p98_ms = stats["total"]["mean_us"] / 1000, stats["total"]["p98_us"] / 1000
-        rows.append(row)
-    return rows
-
-
-def _by_model(sample: Sample, models: list[ModelRow], base: dict[str, dict[str, Any]]) -> list[RuntimeRow]:
-    """The lengths of each of several models."""
-    control, deployment = sample.control, sample.deployment or {}
-    planned = {model.name: model for model in control.models} if control is not None else {}
-    found = []
-    for name in (row.name for row in models):
-        model, stats = planned.get(name), sample.several.get(name)
-        if model is not None:
-            columns = (model.lengths, model.demand, model.demand_peak, model.latency_ms, model.capacity)
-            rows = [
-                RuntimeRow(max_length=length, demand=demand, peak=peak, latency_ms=latency_ms, capacity=capacity)
-                for length, demand, peak, latency_ms, capacity in zip(*columns, strict=False)
-            ]
-        else:
-            levels = {level["max_length"]: level for level in stats["levels"]} if stats is not None else {}
-            rows = _deployed(
-                {"runtimes": [each for each in deployment.get("runtimes", ()) if each["model"] == name]}, levels
-            )
-        for row in rows:
-            row.model = name
-        _add_levels(rows, stats, base.get(name))
-        found += rows
-    return found
-
-
-def _slo_ms(deployment: dict[str, Any], model: str) -> int | None:
-    for one in models_of(deployment):
-        if one.get("name") == model:
-            return one.get("slo_ms") or None
-    return None
-
-
-def as_dict(sample: Sample, shown: View) -> dict[str, Any]:
-    """What --json prints: both documents as they came, and what was computed from two samples."""
-    return {
-        "control": sample.control.to_json() if sample.control is not None else None,
-        "control_error": sample.control_error or None,
-        "gateway": sample.gateway,
-        "gateway_error": sample.gateway_error or None,
-        "gateway_by_model": sample.several,
-        "now": {
-            "rows_per_s": shown.rows_per_s,
-            "goodput_rps": shown.goodput_rps,
-            "slo_attainment": shown.attainment,
-            "padding": shown.padding,
-            "window_s": shown.window_s,
-            "cascades": [dataclasses.asdict(each) for each in shown.cascades],
-            "pipelines": [dataclasses.asdict(each) for each in shown.flows],
-            "models": [dataclasses.asdict(row) for row in shown.models],
-            "runtimes": [dataclasses.asdict(row) for row in shown.runtimes],
-            "workers": [dataclasses.asdict(row) for row in shown.workers],
-        },
-    }
-
-
-def _elapsed_s(now: dict[str, Any] | None, base: dict[str, Any] | None) -> float | None:
-    return (now["uptime_ns"] - base["uptime_ns"]) / 1e9 if now is not None and base is not None else None
-
-
-def _difference(now: dict[str, Any], base: dict[str, Any], name: str) -> list[int]:
-    """Of two lists of counters; the later one may be longer."""
-    before = base[name]
-    return [value - (before[index] if index < len(before) else 0) for index, value in enumerate(now[name])]
-
-
-def _grown(item: dict[str, Any], before: dict[str, Any] | None, name: str) -> int:
-    """How much a counter grew. One that is new, or smaller than it was, began at 0."""
-    value, old = int(item[name]), int(before[name]) if before is not None else 0
-    return value - old if value >= old else value
-
-
-def _runtimes(
-    control: ControlStatus | None,
-    gateway: dict[str, Any] | None,
-    base: dict[str, Any] | None,
-    deployment: dict[str, Any],
-) -> list[RuntimeRow]:
-    levels = {level["max_length"]: level for level in gateway["levels"]} if gateway is not None else {}
-    rows = _planned(control) if control is not None else _deployed(deployment, levels)
-    _add_levels(rows, gateway, base)
-    return rows
-
-
-def _add_levels(rows: list[RuntimeRow], gateway: dict[str, Any] | None, base: dict[str, Any] | None) -> None:
-    """What the gateway counted by level between two statistics of one model."""
-    levels = {level["max_length"]: level for level in gateway["levels"]} if gateway is not None else {}
-    before = {level["max_length"]: level for level in base["levels"]} if base is not None else {}
-    ideal = {length: _grown(level, before.get(length), "ideal") for length, level in levels.items()} if base else {}
-    for row in rows:
-        level = levels.get(row.max_length)
-        if level is None or base is None:
-            continue
-        started = _grown(level, before.get(row.max_length), "dispatched")
-        row.share = ideal[row.max_length] / sum(ideal.values()) if sum(ideal.values()) else None
-        row.demoted = _grown(level, before.get(row.max_length), "demoted") / started if started else None
-
-
-def _planned(control: ControlStatus) -> list[RuntimeRow]:
-    rows = []
-    for index, runtime in enumerate(control.runtimes):
-        observed = control.observed.get(runtime.name, 0)
-        demand = control.demand[index] if index < len(control.demand) else None
-        carried = observed * runtime.capacity
-        rows.append(
-            RuntimeRow(
-                max_length=runtime.max_length,
-                name=runtime.name,
-                desired=control.desired.get(runtime.name, 0),
-                observed=observed,
-                demand=demand,
-                peak=control.demand_peak[index] if index < len(control.demand_peak) else None,
-                load=demand / carried if demand is not None and carried else None,
-                latency_ms=runtime.latency_ms,
-                capacity=runtime.capacity,
-            )
-        )
-    return rows
-
-
-def _deployed(deployment: dict[str, Any], levels: dict[int, dict[str, Any]]) -> list[RuntimeRow]:
-    """Without a control plane: what the gateway was given, or at least the levels that it counts."""
-    runtimes = sorted(deployment.get("runtimes", []), key=lambda runtime: int(runtime["max_length"]))
-    if not runtimes:
-        return [RuntimeRow(max_length=length, observed=level["instances"]) for length, level in sorted(levels.items())]
-    return [
-        RuntimeRow(
-            max_length=runtime["max_length"],
-            name=runtime["name"],
-            observed=levels.get(runtime["max_length"], {}).get("instances"),
-            latency_ms=_latency_ms(runtime["latency"]),
-            capacity=runtime["capacity"],
-        )
-        for runtime in runtimes
-    ]
-
-
-def _latency_ms(points: list[dict[str, Any]]) -> float | None:
-    """Of one request of the greatest length measured."""
+def _alone_ms(points: Iterable[Document]) -> float | None:
+    """The latency of one request of the greatest length measured."""
+    points = list(points)
     smallest = min((point["batch"] for point in points), default=0)
     return max((point["latency_us"] / 1000 for point in points if point["batch"] == smallest), default=None)
 
 
-def _workers(
-    control: ControlStatus | None,
-    gateway: dict[str, Any] | None,
-    base: dict[str, Any] | None,
-    elapsed_s: float | None,
-) -> list[WorkerRow]:
-    instances: dict[str, list[dict[str, Any]]] = {}
-    for item in gateway["instances"] if gateway is not None else []:
+def _workers(sample: Sample, stats: Row, lengths: list[Row]) -> list[Row]:
+    """Each worker; those that are on the move or in trouble first."""
+    control = sample.control
+    instances: dict[str, list[Document]] = {}
+    for item in stats["instances"] or ():
         instances.setdefault(item["worker"], []).append(item)
-    before = {item["id"]: item for item in base["instances"]} if base is not None else {}
+    old = _by(stats.old.get("instances"), "id")
     known = {worker.id: worker for worker in control.workers} if control is not None else {}
+    # A runtime is called by its length where that names it, by its model where each of several has workers of its own.
+    labels = {row["runtime"]: str(row["max_length"]) for row in lengths}
+    if control is not None and control.models:
+        labels = {runtime.name: runtime.model or "all" for runtime in control.runtimes}
     rows = []
-    for name in [*known, *(name for name in instances if name not in known)]:
-        row = _known(known[name], control.at_ms) if control is not None and name in known else _unknown(name)
-        _add_instances(row, instances.get(name, []), before, elapsed_s)
+    for name in dict.fromkeys([*known, *instances]):
+        row = Row({}, {}, stats.elapsed_s, id=name, serving="", target="", step="", step_s=None)
+        if name in known and control is not None:
+            _add_worker(row, known[name], control.at_ms)
+        if name in instances:
+            _add_instances(row, instances[name], old)
         rows.append(row)
-    return rows
+    for row in rows:
+        serves, target = (labels.get(row[key], row[key]) for key in ("serving", "target"))
+        row.facts["serves"] = f"{serves} to {target}".strip() if target else serves
+    return sorted(rows, key=lambda row: row["step"] in RESTING)
 
 
-def _known(worker: WorkerStatus, at_ms: int) -> WorkerRow:
-    lost = worker.state != "ready"
-    moving = worker.desired is not None and worker.desired != worker.serving
-    return WorkerRow(
-        id=worker.id,
-        runtime=worker.serving or "",
-        target=worker.desired if moving and worker.desired is not None else "",
-        step=worker.state if lost and worker.step in ("steady", "waiting") else worker.step,
-        step_s=max(0.0, (at_ms - worker.step_since_ms) / 1000),
-        trouble=worker.state in ("failed", "stopped") or worker.step == "failed",
-        restarts=worker.restarts,
-        error=worker.error or "",
-    )
+def _add_worker(row: Row, worker: WorkerStatus, at_ms: int) -> None:
+    gone = worker.state != "ready" and worker.step in ("steady", "waiting")
+    target = worker.desired if worker.desired != worker.serving else None
+    row.facts |= {"serving": worker.serving or "", "target": target or "", "restarts": worker.restarts}
+    row.facts |= {"step": worker.state if gone else worker.step, "error": worker.error}
+    row.facts["step_s"] = max(0.0, (at_ms - worker.step_since_ms) / 1000)
 
 
-def _unknown(name: str) -> WorkerRow:
-    return WorkerRow(id=name, runtime="", target="", step="", step_s=None, trouble=False)
-
-
-def _add_instances(
-    row: WorkerRow, instances: list[dict[str, Any]], before: dict[str, dict[str, Any]], elapsed_s: float | None
-) -> None:
-    if not instances:
-        return
+def _add_instances(row: Row, instances: list[Document], old: dict[str, Document]) -> None:
     serving = next((item for item in instances if item["state"] == "active"), instances[-1])
-    row.runtime = row.runtime or serving["runtime"]
-    if serving["state"] != "active" and row.step in ("", "steady"):
-        row.step, row.step_s = serving["state"], None
-    row.step = row.step or "active"
-    row.trouble = row.trouble or serving["state"] == "ejected"
-    row.in_flight = sum(item["in_flight"] for item in instances)
-    row.queued = sum(item["queued"] for item in instances)
-    if elapsed_s:
-        row.rows_per_s = sum(_grown(item, before.get(item["id"]), "started") for item in instances) / elapsed_s
-        busy_s = sum(_grown(item, before.get(item["id"]), "busy_us") for item in instances) / 1e6
-        row.busy = min(1.0, busy_s / elapsed_s)
+    row.facts["serving"] = row["serving"] or serving["runtime"]
+    row.facts["error"] = row["error"] or serving["last_error"] or None
+    if not row["step"] or (row["step"] == "steady" and serving["state"] != "active"):
+        row.facts["step"], row.facts["step_s"] = serving["state"], None
+    row.now = {key: sum(item[key] for item in instances) for key in ("in_flight", "queued", "failed")}
+    for key in ("started", "busy_us"):
+        row.now[key] = sum(Row(item, old.get(item["id"])).grown(key) for item in instances)
+
+
+def _plans(control: ControlStatus) -> Iterator[Row]:
+    """The last plans, newest first. For one that the configuration gives, or that was restored, nothing was solved."""
+    for plan in reversed(control.plans):
+        counts = (
+            f"{runtime.model} {plan.instances.get(runtime.name, 0)}".strip()
+            for runtime in control.runtimes
+            if runtime.name in plan.instances or not control.models
+        )
+        row = Row(dataclasses.asdict(plan), ago_s=max(0.0, (control.at_ms - plan.at_ms) / 1000))
+        row.facts |= {"instances": " ".join(counts), "moved": plan.changed if plan.moved else None}
+        row.facts["note"] = plan.note or None
+        row.facts["mean_ms"] = plan.predicted_mean_ms if plan.solver else None
+        row.facts["solver"] = f"{plan.solver} {plan.solve_ms:.1f} ms" if plan.solver else None
+        yield row
+
+
+# --- stages of cascades and pipelines ---
+
+
+def _flow(name: str, sample: Sample, earlier: Sample | None) -> Document:
+    """The stages of a cascade or a pipeline: which rows each answered, how, and what is to be said of them."""
+    stats = sample.row(name, earlier)
+    if stats["stages"]:
+        title, rows, notes = _cascade(name, stats, sample.control)
+    else:
+        title, rows, notes = _pipeline(name, stats, sample.deployment)
+    for row in rows:
+        row.facts["entry"] = next((first for each in rows if (first := each.grown(each["came"]))), 0)
+        row.elapsed_s = stats.elapsed_s
+    return {"name": name, "title": f"stages of {name}: {title}", "stages": as_dicts("stages", rows), "notes": notes}
+
+
+def _cascade(name: str, stats: Row, control: ControlStatus | None) -> tuple[str, list[Row], list[Note]]:
+    searched = control.cascade if control is not None else None
+    if searched is not None and (searched.name, searched.point) != (name, stats["point"]):
+        searched = None  # of another one, or a moment behind
+    old = _by(stats.old.get("stages"), "model")
+    rows, ended, degraded = [], 0, 0
+    for index, stage in enumerate(stats["stages"]):
+        row = Row(stage, old.get(stage["model"]), stage=stage["model"], came="visits", dropped=None)
+        row.facts["planned"] = searched.reach[index] if searched is not None else None
+        exits, visits = row.grown("exits"), row.grown("visits")
+        ended, degraded = ended + sum(exits), degraded + sum(exits[DEADLINE:])
+        row.facts["by"] = {why: count / visits for why, count in zip(REASONS, exits, strict=False) if count and visits}
+        rows.append(row)
+    title = f"point {stats['point']}, price {stats['price']}"
+    title += f", degraded {degraded / ended:.1%}" if degraded else ""
+    agreement = _agreement(stats.now)
+    title += f", agrees {agreement:.1%}" if agreement is not None else ""
+    title += f" (planned {searched.agreement:.1%})" if searched is not None else ""
+    energy = control.energy if control is not None else None
+    notes = _shadow_notes(stats["shadows"])
+    if energy is not None and energy.joules_per_request is not None:
+        notes.append((f"energy: {energy.joules_per_request:.3g} J a row ({energy.source}, idle time included)", ""))
+    return title, rows, notes
+
+
+def _agreement(stats: Document) -> float | None:
+    """As arlo_cascade_agreement: rows that ended early by rule differ as often as shadow rows do."""
+    early, last = (sum(stage["exits"][reason] for stage in stats["stages"] if stage["exits"]) for reason in (0, 1))
+    differ = ratio(stats["shadows"]["disagreed"], stats["shadows"]["rows"])
+    return 1.0 - float(early / (early + last) * differ) if differ is not None and early else None
+
+
+def _shadow_notes(shadows: Document) -> list[Note]:
+    """What the rows of a cascade that ran on the last stage as well have shown."""
+    rows, disagreed = shadows["rows"], shadows["disagreed"]
+    if not (rows or shadows["skipped"] or shadows["failed"]):
+        return []
+    text = f"shadow rows: {rows}, {disagreed} of which the last stage answers otherwise"
+    text += f" ({disagreed / rows:.1%})" if rows else ""
+    text += f"; {shadows['epsilon']:.1%} may" if shadows["epsilon"] else ""
+    text += f"; {shadows['skipped']} left out while it was busy, {shadows['failed']} failed"
+    return [(f"DRIFT: {text}", "red")] if shadows["alarm"] else [(text, "")]
+
+
+def _pipeline(name: str, stats: Row, deployment: Document) -> tuple[str, list[Row], list[Note]]:
+    spec = _by(deployment.get("pipelines"), "name").get(name, {"stages": [], "edges": []})
+    parent = {edge["to"]: edge["from"] for edge in reversed(spec["edges"]) if edge["to"] >= 0}
+    old, rows = _by(stats.old.get("pipeline"), "stage"), []
+    for depth, number in _downwards(len(stats["pipeline"]), parent):
+        stage = stats["pipeline"][number]
+        row = Row(stage, old.get(stage["stage"]), came="arrived", planned=None, stage="  " * depth + stage["stage"])
+        came, answered = row.grown("arrived"), row.grown("answered")
+        dropped = zip(DROPS, row.grown("dropped"), strict=False)
+        row.facts["dropped"] = {why: rows / came for why, rows in dropped if rows and came} or None
+        variants = spec["stages"][number]["variants"] if number < len(spec["stages"]) else []
+        before = row.old.get("variants") or [{}] * len(variants)
+        grown = [Row(*pair).grown("answered") for pair in zip(stage["variants"], before, strict=False)]
+        answers = [(variant, count) for variant, count in zip(variants, grown, strict=False) if count]
+        row.facts["by"] = {_short(variant["model"]): count / answered for variant, count in answers if answered}
+        accuracy = sum(count * variant["accuracy"] for variant, count in answers)
+        row.facts["accuracy"] = ratio(accuracy, sum(count for _, count in answers))
+        row.facts["price"] = " ".join(f"{price:.3g}" for price in stage["price"])
+        rows.append(row)
+    notes = _plan_notes(spec, deployment, parent) if spec.get("plan", {}).get("planner") else []
+    title = "no plan yet"
+    if notes:
+        plan = spec["plan"]
+        title = f"{plan['step']} scaling, served {plan['served']:.1%}, accuracy {plan['accuracy']:.1%}, "
+        title += f"price {plan['price']:.3g}"
+    return title, rows, notes + worths(stats.now) + _token_notes(spec, stats.now) + audited(stats["audit"])
+
+
+def _short(variant: str) -> str:
+    """A variant's name without its pipeline and stage."""
+    return variant.rpartition(".")[2]
+
+
+def _downwards(count: int, parent: dict[int, int]) -> list[tuple[int, int]]:
+    """Depth and number of each stage, each directly followed by those below it."""
+    order: list[tuple[int, int]] = []
+    below = [(0, number) for number in range(count) if number not in parent]
+    while below:
+        depth, number = below.pop(0)
+        order.append((depth, number))
+        below = [(depth + 1, child) for child in range(count) if parent.get(child) == number] + below
+    return order
+
+
+def _plan_notes(spec: Document, deployment: Document, parent: dict[int, int]) -> list[Note]:
+    """The plan of a pipeline: its demand and workers, and each variant's share of the rows and of the workers."""
+    plan, first = spec["plan"], deployment["model"]["name"]
+    of = {runtime["name"]: runtime["model"] or first for runtime in deployment["runtimes"]}
+    of |= {bundle["name"]: of[name] for bundle in deployment["bundles"] for name in bundle["runtimes"][:1]}
+    serving = collections.Counter(of.get(instance["runtime"]) for instance in deployment["instances"])
+    head = f"plan of {plan['planner']}: {plan['demand']:.4g} rows/s on {plan['workers']} workers"
+    head += f", utilisation {plan['utilisation']:.3g}" if plan["utilisation"] else ""
+    notes = [(head, "")] + [(text, "yellow") for text in (plan["note"], plan["reason"]) if text]
+    at, prefixes = 0, list[int]()
+    for number, stage in enumerate(spec["stages"]):
+        count = len(stage["variants"])
+        prefixes.append((prefixes[parent[number]] if number in parent else 1) * count)
+        mine = plan["share"][at : at + prefixes[-1]]
+        at += prefixes[-1]
+        parts = (
+            f"{_short(variant['model'])} {sum(mine[v::count]):.0%} (workers {serving[variant['model']]})"
+            for v, variant in enumerate(stage["variants"])
+        )
+        notes.append((f"  {stage['name']}: {', '.join(parts)}", ""))
+    return notes
+
+
+def worths(stats: Document) -> list[Note]:
+    """The four outcomes of OTAS, and utility, of each class, task and tenant. What is right is expected."""
+    notes = []
+    kinds = {"": stats["worth"], "task ": stats["by_task"], "tenant ": stats["by_tenant"]}
+    busy_s = sum(worth["busy_s"] for worth in stats["by_tenant"])
+    for kind, worth in [(kind, each) for kind, of_kind in kinds.items() for each in of_kind]:
+        if not (worth["in_time"] or worth["late"] or worth["evicted"] or worth["failed"]):
+            continue
+        text = f"{kind}{worth['of'] or '(none)'}: {worth['right']:.0f} right in time"
+        text += f", {worth['in_time'] - worth['right']:.0f} wrong, {worth['late']} late, {worth['evicted']} evicted"
+        text += f", {worth['failed']} failed; utility {worth['earned']:.6g} of {worth['offered']:.6g}"
+        text += f" ({(ratio(worth['earned'], worth['offered']) or 0.0):.1%})"
+        if worth["busy_s"]:
+            text += f"; {worth['busy_s'] / busy_s:.0%} of the worker time, at {worth['price']:.3g} times the price"
+        notes.append((text, ""))
+    return notes
+
+
+def _token_notes(spec: Document, stats: Document) -> list[Note]:
+    """How often rows with fewer tokens get the label of all tokens."""
+    notes = []
+    for stage, counted in zip(spec["stages"], stats["pipeline"], strict=False):
+        for variant, one in zip(stage["variants"], counted["variants"], strict=False):
+            if rows := one["shadow_rows"]:
+                text = f"{variant['model']}: {one['shadow_agreed']} of {rows} shadow rows agree with all tokens"
+                notes.append((f"{text} ({one['shadow_agreed'] / rows:.1%})", ""))
+    return notes
+
+
+def audited(audit: Document) -> list[Note]:
+    """How often the most accurate variants give the same answer, and whether that is as often as accuracies promise."""
+    if not audit["rows"]:
+        return []
+    text = (
+        f"audit: {audit['agreed']} of {audit['rows']} rows, expected accuracy {audit['accuracy'] / audit['rows']:.1%},"
+    )
+    text += f" are answered alike by the most accurate variants; {audit['rows'] - audit['agreed']} differ: "
+    text += "more often than their accuracies allow" if audit["alarm"] else f"at most {audit['may_differ']:.1f} may"
+    return [(text, "red" if audit["alarm"] else "")]

@@ -82,7 +82,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="which count of an Azure LLM trace is the length (default: context)",
     )
     inspect.add_argument("--json", action="store_true", help="print JSON; for several, an object with a list, `traces`")
-    inspect.add_argument("--plot", type=Path, metavar="FILE", help="write plots there, one HTML file")
+    inspect.add_argument(
+        "--plot", type=Path, metavar="FILE", help="write plots there: .html, or .json for `arlo report`"
+    )
     return parser
 
 

@@ -1,16 +1,14 @@
-"""Plots of traces: one HTML file that loads nothing from anywhere."""
+"""Traces as a result file."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.report import figure as frame
-from arlo.report import page
+from arlo.report.result import Document, chart, line, report, save
 from arlo.traces.measure import CountsSummary, Summary, clip_percentiles, rates
 from arlo.traces.readers import Counts, Format
 from arlo.traces.trace import Trace
@@ -51,69 +49,33 @@ def load_over_time(data: Trace | Counts, points: int) -> tuple[NDArray[np.float6
 
 
 def write(shown: list[Shown], path: Path) -> None:
-    """Write the page. EnvironmentProblem when plotly is not installed."""
-    title = "Traces: " + ", ".join(dict.fromkeys(each.path.name for each in shown))
-    page.write(path, page.render(title, [page.plots(_figures(shown))]))
+    """Write a page (.html), or a file for `arlo report` (.json)."""
+    save(path, [_document(each) for each in shown], "Traces")
 
 
-def _figures(shown: list[Shown]) -> list[Any]:
-    figures = [_load(shown), _dispersion(shown)]
-    traces = [each for each in shown if isinstance(each.data, Trace)]
-    return [*figures, _lengths(traces), _clips(traces)] if traces else figures
-
-
-def _figure(title: str, x: str, y: str) -> Any:
-    figure = frame.figure(title, x, y)
-    figure.update_layout(showlegend=True, hovermode="closest")
-    figure.update_yaxes(rangemode="tozero")
-    return figure
-
-
-def _line(figure: Any, x: Any, y: Any, name: str, number: int, **more: Any) -> None:
-    line = {"color": frame.color(number), **more.pop("line", {})}
-    # Plain lists: arrays would be written in a form that the page's policy does not let the library decode.
-    figure.add_scatter(x=np.asarray(x).tolist(), y=np.asarray(y).tolist(), name=name, line=line, **more)
-
-
-def _load(shown: list[Shown]) -> Any:
-    figure = _figure("Load over time", "time (s)", "arrivals per second")
-    for number, each in enumerate(shown):
-        at, rate = load_over_time(each.data, _POINTS)
-        _line(figure, at, np.round(rate, 3), each.label, number, mode="lines")
-    return figure
-
-
-def _dispersion(shown: list[Shown]) -> Any:
-    figure = _figure("Burstiness: variance over mean of the arrivals", "window (s)", "variance / mean")
-    for number, each in enumerate(shown):
-        known = [(window, value) for window, value in each.summary.dispersion.items() if value is not None]
-        if known:
-            _line(figure, [w for w, _ in known], [v for _, v in known], each.label, number, mode="lines+markers")
-    figure.add_hline(y=1, line={"color": frame.GREY, "dash": "dot"})
-    figure.add_annotation(x=1, xref="paper", y=0, text="Poisson", showarrow=False, xanchor="right", yshift=10)
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log")
-    return figure
-
-
-def _lengths(shown: list[Shown]) -> Any:
-    figure = _figure("Lengths: share of requests that are no longer", "length (tokens)", "share of requests (%)")
-    for number, each in enumerate(shown):
-        assert isinstance(each.data, Trace)
+def _document(shown: Shown) -> Document:
+    data, name = shown.data, shown.label
+    at, rate = load_over_time(data, _POINTS)
+    known = [(window, value) for window, value in shown.summary.dispersion.items() if value is not None]
+    dispersion = line(name, [w for w, _ in known], [v for _, v in known], "lines+markers")
+    charts = [
+        chart("Load over time", "time (s)", "arrivals per second", [line(name, at, rate)]),
+        chart(
+            "Burstiness: variance over mean of the arrivals",
+            "window (s)",
+            "variance / mean",
+            [dispersion] if known else [],
+            x_log=True,
+            y_log=True,
+            marks=[{"y": 1, "text": "Poisson"}],
+        ),
+    ]
+    if isinstance(data, Trace):
         percent = np.linspace(0, 100, _POINTS + 1)
-        tokens = np.percentile(each.data.length, percent, method="inverted_cdf")
-        _line(figure, tokens, np.round(percent, 3), each.label, number, mode="lines")
-    figure.update_xaxes(type="log")
-    return figure
-
-
-def _clips(shown: list[Shown]) -> Any:
-    figure = _figure("Drift: lengths in clips of 10 s", "time (s)", "length (tokens)")
-    for number, each in enumerate(shown):
-        assert isinstance(each.data, Trace)
-        at, rows = clip_percentiles(each.data)
-        at, rows = at[:_POINTS], rows[:_POINTS]
-        if len(at):
-            _line(figure, at, rows[:, 0], f"median {each.label}", number, mode="lines", line={"dash": "dot"})
-            _line(figure, at, rows[:, 1], f"p98 {each.label}", number, mode="lines")
-    return figure
+        tokens = np.percentile(data.length, percent, method="inverted_cdf")
+        at, rows = (each[:_POINTS] for each in clip_percentiles(data))
+        clips = [line("median", at, rows[:, 0], dash=True), line("p98", at, rows[:, 1])] if len(at) else []
+        title, y = "Lengths: share of requests that are no longer", "share of requests (%)"
+        charts.append(chart(title, "length (tokens)", y, [line(name, tokens, percent)], x_log=True))
+        charts.append(chart("Drift: lengths in clips of 10 s", "time (s)", "length (tokens)", clips))
+    return report("trace", f"Trace: {name}", label=name, charts=charts)

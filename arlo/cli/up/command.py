@@ -262,11 +262,12 @@ def _serve_built(args: argparse.Namespace, repository: Path, *, api: str, grpc: 
     from arlo.compile.options import CompileOptions
 
     manifest = Manifest.load(repository)
+    root = CompileOptions(source=repository, out=Path("unused"), name=args.name).cache_root.absolute()
     engine = str(manifest.options.get("engine", "onnxruntime"))
     if missing := _missing(TO_SERVE.get(engine, ())):
         raise _lacks(missing, engine)
     name, key = args.name or manifest.model, hashlib.sha256(bytes(repository)).hexdigest()[:12]
-    folder = CompileOptions(source=repository, out=Path("unused")).cache_root.absolute() / "up" / f"{name}-{key}"
+    folder = root / "up" / f"{name}-{key}"
     with _alone(folder):
         (folder / "repository").unlink(missing_ok=True)
         (folder / "repository").symlink_to(repository)

@@ -1,1 +1,1 @@
-"""HybridServe: packing of stages over GPUs (section V), which the product plans otherwise."""
+"""HybridServe: its search as printed, and packing of stages over GPUs (section V)."""

@@ -3,10 +3,12 @@
 #include <prometheus/client_metric.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "flow/cascade/cascade.h"
@@ -19,74 +21,41 @@ using Labels = std::vector<prometheus::ClientMetric::Label>;
 
 class Families {
  public:
-  void add(const char* name, const char* help, prometheus::MetricType type) {
-    prometheus::MetricFamily family;
-    family.name = name;
-    family.help = help;
-    family.type = type;
-    all_.push_back(std::move(family));
+  explicit Families(Exemplars* exemplars) : exemplars_(exemplars) {}
+  void add(const char* name, const char* help, bool histogram = false) {
+    using prometheus::MetricType;
+    all_.push_back({name, help, MetricType::Gauge, {}});
+    if (all_.back().name.ends_with("_total")) all_.back().type = MetricType::Counter;
+    if (histogram) all_.back().type = MetricType::Histogram;
   }
   // `model`: of which all further values are; empty: of none.
   void of(const std::string& model) { model_ = model; }
   void value(double value, const Labels& labels = {}) {
-    auto& family = all_.back();
-    prometheus::ClientMetric metric = labelled(labels);
-    if (family.type == prometheus::MetricType::Counter) {
-      metric.counter.value = value;
-    } else {
-      metric.gauge.value = value;
-    }
-    family.metric.push_back(std::move(metric));
+    prometheus::ClientMetric& metric = labelled(labels);
+    (all_.back().type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
   }
-  explicit Families(Exemplars* exemplars) : exemplars_(exemplars) {}
-  void histogram(const LatencyBuckets& buckets) {
-    prometheus::ClientMetric metric = labelled({});
+  void latencies(const LatencyBuckets& buckets) {
     if (exemplars_ != nullptr) (*exemplars_)[{all_.back().name, all_.back().metric.size()}] = buckets.exemplars();
-    std::uint64_t cumulative = 0;
-    for (std::size_t i = 0; i < buckets.counts().size(); ++i) {
-      cumulative += buckets.counts()[i];
-      const bool last = i == LatencyBuckets::kBoundsS.size();
-      metric.histogram.bucket.push_back(
-          {cumulative, last ? std::numeric_limits<double>::infinity() : LatencyBuckets::kBoundsS[i]});
-    }
-    metric.histogram.sample_count = buckets.count();
-    metric.histogram.sample_sum = buckets.sum_s();
-    all_.back().metric.push_back(std::move(metric));
+    histogram(buckets.counts(), buckets.sum_s(), {}, [](std::size_t i) { return LatencyBuckets::kBoundsS[i]; });
   }
-  // Of equal bins from 0 to 1.
-  void shares(const google::protobuf::RepeatedField<std::uint64_t>& bins, double sum, const Labels& labels) {
-    prometheus::ClientMetric metric = labelled(labels);
+  // `bound` of each bin but the last, which is open above.
+  void histogram(const auto& bins, double sum, const Labels& labels, auto bound) {
+    prometheus::ClientMetric& metric = labelled(labels);
     std::uint64_t cumulative = 0;
-    for (int i = 0; i < bins.size(); ++i) {
-      cumulative += bins[i];
-      metric.histogram.bucket.push_back({cumulative, static_cast<double>(i + 1) / bins.size()});
+    std::size_t i = 0;
+    for (const std::uint64_t count : bins) {
+      cumulative += count;
+      const bool last = ++i == static_cast<std::size_t>(bins.size());
+      metric.histogram.bucket.push_back({cumulative, last ? std::numeric_limits<double>::infinity() : bound(i - 1)});
     }
-    metric.histogram.bucket.push_back({cumulative, std::numeric_limits<double>::infinity()});
     metric.histogram.sample_count = cumulative;
     metric.histogram.sample_sum = sum;
-    all_.back().metric.push_back(std::move(metric));
-  }
-  // Of counts: 0, 1, then powers of two.
-  void counts(const google::protobuf::RepeatedField<std::uint64_t>& bins, std::uint64_t sum, const Labels& labels) {
-    prometheus::ClientMetric metric = labelled(labels);
-    std::uint64_t cumulative = 0;
-    for (int i = 0; i < bins.size(); ++i) {
-      cumulative += bins[i];
-      const bool last = i + 1 == bins.size();
-      const double bound = last     ? std::numeric_limits<double>::infinity()
-                           : i == 0 ? 0.0
-                                    : static_cast<double>(std::uint64_t{1} << (i - 1));
-      metric.histogram.bucket.push_back({cumulative, bound});
-    }
-    metric.histogram.sample_count = cumulative;
-    metric.histogram.sample_sum = static_cast<double>(sum);
-    all_.back().metric.push_back(std::move(metric));
   }
   std::vector<prometheus::MetricFamily> take() { return std::move(all_); }
 
  private:
-  [[nodiscard]] prometheus::ClientMetric labelled(const Labels& labels) const {
-    prometheus::ClientMetric metric;
+  prometheus::ClientMetric& labelled(const Labels& labels) {
+    prometheus::ClientMetric& metric = all_.back().metric.emplace_back();
     if (!model_.empty()) metric.label.push_back({"model", model_});
     metric.label.insert(metric.label.end(), labels.begin(), labels.end());
     return metric;
@@ -127,11 +96,293 @@ std::optional<Agreement> agreement_of(const v1::Stats& stats) {
   return Agreement{1 - share * differ, 1 - share * most};
 }
 
+// The parts of a model's statistics that values are of, with the labels of each.
+constexpr auto kModel = [](const v1::Stats& stats, auto&& each) { each(stats, Labels{}); };
+constexpr auto kOutcomes = [](const v1::Stats& stats, auto&& each) { each(stats.outcomes(), Labels{}); };
+constexpr auto kLevels = [](const v1::Stats& stats, auto&& each) {
+  for (const auto& level : stats.levels()) each(level, Labels{{"max_length", std::to_string(level.max_length())}});
+};
+constexpr auto kStages = [](const v1::Stats& stats, auto&& each) {
+  for (const auto& stage : stats.stages()) each(stage, Labels{{"stage", stage.model()}});
+};
+constexpr auto kShadows = [](const v1::Stats& stats, auto&& each) {
+  if (stats.has_shadows()) each(stats.shadows(), Labels{});
+};
+constexpr auto kCascade = [](const v1::Stats& stats, auto&& each) {
+  if (stats.stages_size() > 0) each(stats, Labels{});
+};
+constexpr auto kExpected = [](const v1::Stats& stats, auto&& each) {
+  if (stats.has_expected_accuracy()) each(stats, Labels{});
+};
+constexpr auto kAgreement = [](const v1::Stats& stats, auto&& each) {
+  if (const auto agreement = agreement_of(stats)) each(*agreement, Labels{});
+};
+constexpr auto kAudit = [](const v1::Stats& stats, auto&& each) {
+  if (stats.has_audit()) each(stats.audit(), Labels{});
+};
+constexpr auto kPipeline = [](const v1::Stats& stats, auto&& each) {
+  for (const auto& stage : stats.pipeline()) each(stage, Labels{{"stage", stage.stage()}});
+};
+constexpr auto kVariants = [](const v1::Stats& stats, auto&& each) {
+  for (const auto& stage : stats.pipeline()) {
+    for (int v = 0; v < stage.variants_size(); ++v) {
+      const double price = v < stage.price_size() ? stage.price(v) : 0;
+      each(std::pair(stage.variants(v).answered(), price),
+           Labels{{"stage", stage.stage()}, {"variant", stage.variants(v).name()}});
+    }
+  }
+};
+constexpr auto kClasses = [](const v1::Stats& stats, auto&& each) {
+  for (const auto& worth : stats.worth()) each(worth, Labels{{"class", worth.of()}});
+};
+constexpr auto kTasks = [](const v1::Stats& stats, auto&& each) {
+  for (const auto& worth : stats.by_task()) each(worth, Labels{{"task", worth.of()}});
+};
+constexpr auto kTenants = [](const v1::Stats& stats, auto&& each) {
+  for (const auto& worth : stats.by_tenant()) each(worth, Labels{{"tenant", worth.of()}});
+};
+constexpr auto kInstances = [](const v1::Stats& stats, auto&& each) {
+  for (const auto& instance : stats.instances()) {
+    each(instance, Labels{{"instance", instance.id()}, {"worker", instance.worker()}, {"runtime", instance.runtime()}});
+  }
+};
+
+Labels with(Labels labels, const char* name, std::string_view value) {
+  labels.push_back({name, std::string(value)});
+  return labels;
+}
+
+// A number of each of these parts.
+template <auto Parts, auto Number>
+void each(Families& out, const Seen& seen) {
+  Parts(seen.stats, [&](const auto& part, const Labels& labels) {
+    out.value(static_cast<double>(std::invoke(Number, part)), labels);
+  });
+}
+
+// Of all variants of a stage together.
+template <auto Number>
+constexpr auto kSum = [](const v1::PipelineStageStats& stage) {
+  std::uint64_t sum = 0;
+  for (const auto& variant : stage.variants()) sum += (variant.*Number)();
+  return sum;
+};
+
+void by_outcome(Families& out, const Seen& seen) {
+  const auto& outcomes = seen.stats.outcomes();
+  const std::pair<const char*, std::uint64_t> counts[] = {
+      {"on_time", outcomes.on_time()}, {"late", outcomes.late()},           {"rejected", outcomes.rejected()},
+      {"expired", outcomes.expired()}, {"cancelled", outcomes.cancelled()}, {"failed", outcomes.failed()}};
+  for (const auto& [name, count] : counts) out.value(static_cast<double>(count), {{"outcome", name}});
+}
+
+void by_exit(Families& out, const Seen& seen) {
+  kStages(seen.stats, [&](const v1::StageStats& stage, const Labels& labels) {
+    for (int reason = 0; reason < stage.exits_size(); ++reason) {
+      const auto name = flow::reason_name(static_cast<flow::Reason>(reason));
+      out.value(static_cast<double>(stage.exits(reason)), with(labels, "reason", name));
+    }
+  });
+}
+
+void by_escalation(Families& out, const Seen& seen) {
+  for (const auto& stage : seen.stats.stages()) {
+    for (int to = 1; to < stage.escalations_size(); ++to) {
+      if (stage.escalations(to) == 0) continue;
+      out.value(static_cast<double>(stage.escalations(to)),
+                {{"from", stage.model()}, {"to", seen.stats.stages(to).model()}});
+    }
+  }
+}
+
+void by_drop(Families& out, const Seen& seen) {
+  kPipeline(seen.stats, [&](const v1::PipelineStageStats& stage, const Labels& labels) {
+    for (int reason = 0; reason < stage.dropped_size(); ++reason) {
+      const auto name = flow::pipeline::drop_reason_name(static_cast<flow::pipeline::DropReason>(reason));
+      out.value(static_cast<double>(stage.dropped(reason)), with(labels, "reason", name));
+    }
+  });
+}
+
+// In equal bins from 0 to 1, and none above.
+void confidence(Families& out, const Seen& seen) {
+  kStages(seen.stats, [&](const v1::StageStats& stage, const Labels& labels) {
+    std::vector<std::uint64_t> bins(stage.confidence().begin(), stage.confidence().end());
+    bins.push_back(0);
+    const auto count = static_cast<double>(stage.confidence_size());
+    out.histogram(bins, stage.confidence_sum(), labels,
+                  [&](std::size_t i) { return static_cast<double>(i + 1) / count; });
+  });
+}
+
+// 0, 1, then powers of two.
+void children(Families& out, const Seen& seen) {
+  kPipeline(seen.stats, [&](const v1::PipelineStageStats& stage, const Labels& labels) {
+    if (stage.variants_size() == 0 || stage.variants(0).made_size() == 0) return;
+    out.histogram(stage.children(), static_cast<double>(stage.children_sum()), labels,
+                  [](std::size_t i) { return i == 0 ? 0.0 : static_cast<double>(std::uint64_t{1} << (i - 1)); });
+  });
+}
+
+template <auto Parts>
+void utility(Families& out, const Seen& seen) {
+  Parts(seen.stats, [&](const v1::Worth& worth, const Labels& labels) {
+    out.value(worth.offered(), with(labels, "utility", "offered"));
+    out.value(worth.earned(), with(labels, "utility", "earned"));
+  });
+}
+
+template <auto Parts>
+void types(Families& out, const Seen& seen) {
+  Parts(seen.stats, [&](const v1::Worth& worth, const Labels& labels) {
+    const std::pair<const char*, double> counts[] = {{"right", worth.right()},
+                                                     {"wrong", static_cast<double>(worth.in_time()) - worth.right()},
+                                                     {"late", static_cast<double>(worth.late())},
+                                                     {"evicted", static_cast<double>(worth.evicted())},
+                                                     {"failed", static_cast<double>(worth.failed())}};
+    for (const auto& [type, count] : counts) out.value(count, with(labels, "type", type));
+  });
+}
+
+// One metric. A name in _total is a counter's.
+struct Metric {
+  const char* name;
+  const char* help;
+  void (*add)(Families& out, const Seen& seen);  // its values of one model
+  bool histogram = false;
+};
+
+constexpr Metric kMetrics[] = {
+    {"arlo_rows_total", "Rows by outcome; a request of several rows counts each, a refused one counts once.",
+     by_outcome},
+    {"arlo_rows_overloaded_total",
+     "Of the rejected and expired rows, those that came too many at a time: the queue was full, or their deadline "
+     "could not be met.",
+     each<kOutcomes, &v1::Outcomes::overloaded>},
+    {"arlo_request_duration_seconds", "From receipt to the end, of answered rows.",
+     [](Families& out, const Seen& seen) { out.latencies(seen.histograms.total); }, true},
+    {"arlo_queue_duration_seconds", "From receipt to the start on a worker, of answered rows.",
+     [](Families& out, const Seen& seen) { out.latencies(seen.histograms.queue); }, true},
+    {"arlo_execute_duration_seconds", "From the start on a worker to its answer, of answered rows.",
+     [](Families& out, const Seen& seen) { out.latencies(seen.histograms.execute); }, true},
+    {"arlo_level_ideal_total", "Rows whose ideal level this is.", each<kLevels, &v1::LevelStats::ideal>},
+    {"arlo_level_dispatched_total", "Rows started on the level.", each<kLevels, &v1::LevelStats::dispatched>},
+    {"arlo_demotions_total", "Rows started on the level whose ideal level is shorter.",
+     each<kLevels, &v1::LevelStats::demoted>},
+    {"arlo_level_instances", "Active instances of the level.", each<kLevels, &v1::LevelStats::instances>},
+    {"arlo_tokens_total", "Real tokens of started rows.", each<kModel, &v1::Stats::tokens>},
+    {"arlo_computed_tokens_total", "Tokens computed for started rows, padding included.",
+     each<kModel, &v1::Stats::computed_tokens>},
+    {"arlo_queued", "Rows waiting in the gateway.", each<kModel, &v1::Stats::queued>},
+    {"arlo_parked", "Of the rows waiting, those that no present instance fits.", each<kModel, &v1::Stats::parked>},
+    {"arlo_in_flight", "Rows at workers.", each<kModel, &v1::Stats::in_flight>},
+    {"arlo_batches_total", "Requests sent to workers; their rows are those that were dispatched.",
+     each<kModel, &v1::Stats::batches>},
+    {"arlo_bulk_total", "Rows of the class bulk that were answered; they are in no latency.",
+     each<kModel, &v1::Stats::bulk>},
+    {"arlo_retries_total", "Rows sent to another instance after a worker failed them.",
+     each<kModel, &v1::Stats::retries>},
+    {"arlo_ejections_total", "Instances taken out of service because they failed.",
+     each<kModel, &v1::Stats::ejections>},
+    {"arlo_deployment_version", "Version of the deployment in force; 0: none.",
+     each<kModel, &v1::Stats::deployment_version>},
+    {"arlo_cascade_visits_total", "Rows that a stage of a cascade answered; most go on from there.",
+     each<kStages, &v1::StageStats::visits>},
+    {"arlo_cascade_exits_total",
+     "Rows whose answer is that of the stage, by why they ended there; from deadline on they are degraded.", by_exit},
+    {"arlo_cascade_escalations_total",
+     "Rows that went on from a stage; once more when the next one went and another took its place.", by_escalation},
+    {"arlo_cascade_confidence", "Calibrated confidence of the stage's answers.", confidence, true},
+    {"arlo_cascade_expected_accuracy",
+     "Of the operating point in force, on the texts that it was tested on; absent where these had no labels.",
+     each<kExpected, &v1::Stats::expected_accuracy>},
+    {"arlo_cascade_agreement",
+     "Of the rows that ended by rule, those whose answer is the last stage's: estimated from shadow rows, and absent "
+     "without any.",
+     each<kAgreement, &Agreement::share>},
+    {"arlo_cascade_agreement_low", "Lower end of its 95 % interval.", each<kAgreement, &Agreement::low>},
+    {"arlo_cascade_pruned_tokens_total", "Tokens left out on the way to the stage.",
+     each<kStages, &v1::StageStats::pruned_tokens>},
+    {"arlo_cascade_not_finite_total", "Answers of the stage with logits that are no numbers.",
+     each<kStages, &v1::StageStats::not_finite>},
+    {"arlo_cascade_shadow_rows_total", "Rows that ended at the stage by rule, and ran on the last one to compare.",
+     each<kStages, &v1::StageStats::shadow_rows>},
+    {"arlo_cascade_shadow_disagreed_total", "Of these, rows that the last stage answers otherwise.",
+     each<kStages, &v1::StageStats::shadow_disagreed>},
+    {"arlo_cascade_shadow_skipped_total", "Shadow rows left out while the last stage was busy.",
+     each<kShadows, &v1::Shadows::skipped>},
+    {"arlo_cascade_shadow_failed_total", "Shadow rows that the last stage did not answer.",
+     each<kShadows, &v1::Shadows::failed>},
+    {"arlo_cascade_drift_alarm",
+     "1: early answers differ from the last stage's more often than when the cascade was searched.",
+     each<kShadows, &v1::Shadows::alarm>},
+    {"arlo_cascade_price", "How far the rules of a cascade have given way to the load; 0: as they were searched.",
+     each<kCascade, &v1::Stats::price>},
+    {"arlo_pipeline_arrived_total", "Rows that came to a stage of a pipeline: clients', and those that an edge made.",
+     each<kPipeline, &v1::PipelineStageStats::arrived>},
+    {"arlo_pipeline_visits_total", "Rows that were sent to a variant of a stage of a pipeline.",
+     each<kPipeline, &v1::PipelineStageStats::visits>},
+    {"arlo_pipeline_answered_total", "Rows that the stage answered.",
+     each<kPipeline, &v1::PipelineStageStats::answered>},
+    {"arlo_pipeline_ends_total", "Of these, rows that ended there: parts of a client's answer.",
+     each<kPipeline, &v1::PipelineStageStats::ends>},
+    {"arlo_pipeline_rerouted_total", "Rows that got another variant than the router's first choice.",
+     each<kPipeline, &v1::PipelineStageStats::rerouted>},
+    {"arlo_pipeline_variant_answered_total", "Rows that a variant of a stage answered.",
+     each<kVariants, [](const auto& part) { return part.first; }>},
+    {"arlo_pipeline_price", "Utility that a worker-second of a variant costs now: 0 where there is room.",
+     each<kVariants, [](const auto& part) { return part.second; }>},
+    {"arlo_pipeline_children", "Rows that the edges of a stage made of one that it answered.", children, true},
+    {"arlo_pipeline_dropped_total", "Rows that were given up at the stage, by why.", by_drop},
+    {"arlo_pipeline_utility_total",
+     "Of a pipeline's rows: utility offered, and earned, which is that of those in time times their accuracy.",
+     utility<kClasses>},
+    {"arlo_pipeline_rows_total",
+     "A pipeline's rows by what became of them. What is right is expected, by the accuracy of what answered.",
+     types<kClasses>},
+    {"arlo_task_utility_total", "As arlo_pipeline_utility_total, of each task of a pipeline that several share.",
+     utility<kTasks>},
+    {"arlo_task_rows_total", "As arlo_pipeline_rows_total, of each task of a pipeline that several share.",
+     types<kTasks>},
+    {"arlo_tenant_utility_total", "As arlo_pipeline_utility_total, of each tenant of a pipeline.", utility<kTenants>},
+    {"arlo_tenant_rows_total", "As arlo_pipeline_rows_total, of each tenant of a pipeline.", types<kTenants>},
+    {"arlo_tenant_busy_seconds_total", "Time of workers that the rows of a pipeline's tenant took.",
+     each<kTenants, &v1::Worth::busy_s>},
+    {"arlo_tenant_price", "Multiple of the price that a pipeline's tenant pays: 1 within its share.",
+     each<kTenants, &v1::Worth::price>},
+    {"arlo_pipeline_audit_rows_total", "Rows that a pipeline's most accurate variants answered, too.",
+     each<kAudit, &v1::PipelineAudit::rows>},
+    {"arlo_pipeline_audit_agreed_total", "Of these, rows that got the same label.",
+     each<kAudit, &v1::PipelineAudit::agreed>},
+    {"arlo_pipeline_audit_may_differ_total",
+     "Of these, rows that may have got another label, by the accuracies expected of both answers.",
+     each<kAudit, &v1::PipelineAudit::may_differ>},
+    {"arlo_pipeline_audit_skipped_total", "Rows left out of the audit while there was no time for them.",
+     each<kAudit, &v1::PipelineAudit::skipped>},
+    {"arlo_pipeline_audit_alarm", "1: a pipeline's answers differ more often than their accuracies allow.",
+     each<kAudit, &v1::PipelineAudit::alarm>},
+    {"arlo_pipeline_shadow_rows_total", "Rows answered with fewer tokens that were asked for with all of them, too.",
+     each<kPipeline, kSum<&v1::PipelineVariantStats::shadow_rows>>},
+    {"arlo_pipeline_shadow_agreed_total", "Of these, rows that got the same label.",
+     each<kPipeline, kSum<&v1::PipelineVariantStats::shadow_agreed>>},
+    {"arlo_instance_up", "1 while the instance is active.",
+     each<kInstances, [](const auto& one) { return one.state() == v1::InstanceStats::STATE_ACTIVE; }>},
+    {"arlo_instance_in_flight", "Rows at the instance.", each<kInstances, &v1::InstanceStats::in_flight>},
+    {"arlo_instance_queued", "Rows bound to the instance that wait in the gateway.",
+     each<kInstances, &v1::InstanceStats::queued>},
+    {"arlo_instance_started_total", "Rows started on the instance.", each<kInstances, &v1::InstanceStats::started>},
+    {"arlo_instance_failed_total", "Rows that the instance's worker failed.",
+     each<kInstances, &v1::InstanceStats::failed>},
+    {"arlo_instance_ejections_total", "Times the instance was taken out of service.",
+     each<kInstances, &v1::InstanceStats::ejections>},
+    {"arlo_instance_busy_seconds_total", "Time with at least one row at the instance.",
+     each<kInstances, [](const auto& one) { return static_cast<double>(one.busy_us()) * 1e-6; }>},
+};
+
 }  // namespace
 
 std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage,
                                                       Exemplars* exemplars) {
-  using prometheus::MetricType;
   std::vector<Models::Served> served = models.served();
   if (served.empty()) served.push_back({"", &models.first()});
   std::vector<Seen> all(served.size());
@@ -146,306 +397,22 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
     all[i].stats.clear_ejections();
   }
   Families out(exemplars);
-  // A family with a value, or several, of each model.
-  auto family = [&](const char* name, const char* help, MetricType type, auto add_values) {
-    out.add(name, help, type);
-    for (const auto& seen : all) {
+  for (const Metric& metric : kMetrics) {
+    out.add(metric.name, metric.help, metric.histogram);
+    for (const Seen& seen : all) {
       out.of(seen.stats.model());
-      add_values(seen);
+      metric.add(out, seen);
     }
-  };
-  auto number = [&](const char* name, const char* help, MetricType type, auto value) {
-    family(name, help, type, [&](const Seen& seen) { out.value(static_cast<double>(value(seen.stats))); });
-  };
-
-  family("arlo_rows_total", "Rows by outcome; a request of several rows counts each, a refused one counts once.",
-         MetricType::Counter, [&](const Seen& seen) {
-           const auto& outcomes = seen.stats.outcomes();
-           const std::pair<const char*, std::uint64_t> by_outcome[] = {
-               {"on_time", outcomes.on_time()}, {"late", outcomes.late()},           {"rejected", outcomes.rejected()},
-               {"expired", outcomes.expired()}, {"cancelled", outcomes.cancelled()}, {"failed", outcomes.failed()}};
-           for (const auto& [name, value] : by_outcome) out.value(static_cast<double>(value), {{"outcome", name}});
-         });
-  number("arlo_rows_overloaded_total",
-         "Of the rejected and expired rows, those that came too many at a time: the queue was full, or their deadline "
-         "could not be met.",
-         MetricType::Counter, [](const v1::Stats& stats) { return stats.outcomes().overloaded(); });
-
-  family("arlo_request_duration_seconds", "From receipt to the end, of answered rows.", MetricType::Histogram,
-         [&](const Seen& seen) { out.histogram(seen.histograms.total); });
-  family("arlo_queue_duration_seconds", "From receipt to the start on a worker, of answered rows.",
-         MetricType::Histogram, [&](const Seen& seen) { out.histogram(seen.histograms.queue); });
-  family("arlo_execute_duration_seconds", "From the start on a worker to its answer, of answered rows.",
-         MetricType::Histogram, [&](const Seen& seen) { out.histogram(seen.histograms.execute); });
-
-  auto per_level = [&](const char* name, const char* help, MetricType type, auto value) {
-    family(name, help, type, [&](const Seen& seen) {
-      for (const auto& level : seen.stats.levels()) {
-        out.value(static_cast<double>(value(level)), {{"max_length", std::to_string(level.max_length())}});
-      }
-    });
-  };
-  per_level("arlo_level_ideal_total", "Rows whose ideal level this is.", MetricType::Counter,
-            [](const auto& level) { return level.ideal(); });
-  per_level("arlo_level_dispatched_total", "Rows started on the level.", MetricType::Counter,
-            [](const auto& level) { return level.dispatched(); });
-  per_level("arlo_demotions_total", "Rows started on the level whose ideal level is shorter.", MetricType::Counter,
-            [](const auto& level) { return level.demoted(); });
-  per_level("arlo_level_instances", "Active instances of the level.", MetricType::Gauge,
-            [](const auto& level) { return level.instances(); });
-
-  number("arlo_tokens_total", "Real tokens of started rows.", MetricType::Counter,
-         [](const v1::Stats& stats) { return stats.tokens(); });
-  number("arlo_computed_tokens_total", "Tokens computed for started rows, padding included.", MetricType::Counter,
-         [](const v1::Stats& stats) { return stats.computed_tokens(); });
-  number("arlo_queued", "Rows waiting in the gateway.", MetricType::Gauge,
-         [](const v1::Stats& stats) { return stats.queued(); });
-  number("arlo_parked", "Of the rows waiting, those that no present instance fits.", MetricType::Gauge,
-         [](const v1::Stats& stats) { return stats.parked(); });
-  number("arlo_in_flight", "Rows at workers.", MetricType::Gauge,
-         [](const v1::Stats& stats) { return stats.in_flight(); });
-  number("arlo_batches_total", "Requests sent to workers; their rows are those that were dispatched.",
-         MetricType::Counter, [](const v1::Stats& stats) { return stats.batches(); });
-  number("arlo_bulk_total", "Rows of the class bulk that were answered; they are in no latency.", MetricType::Counter,
-         [](const v1::Stats& stats) { return stats.bulk(); });
-  number("arlo_retries_total", "Rows sent to another instance after a worker failed them.", MetricType::Counter,
-         [](const v1::Stats& stats) { return stats.retries(); });
-  number("arlo_ejections_total", "Instances taken out of service because they failed.", MetricType::Counter,
-         [](const v1::Stats& stats) { return stats.ejections(); });
-  number("arlo_deployment_version", "Version of the deployment in force; 0: none.", MetricType::Gauge,
-         [](const v1::Stats& stats) { return stats.deployment_version(); });
-
-  auto per_stage = [&](const char* name, const char* help, MetricType type, auto add_values) {
-    family(name, help, type, [&](const Seen& seen) {
-      for (const auto& stage : seen.stats.stages()) add_values(stage);
-    });
-  };
-  per_stage("arlo_cascade_visits_total", "Rows that a stage of a cascade answered; most go on from there.",
-            MetricType::Counter,
-            [&](const auto& stage) { out.value(static_cast<double>(stage.visits()), {{"stage", stage.model()}}); });
-  per_stage("arlo_cascade_exits_total",
-            "Rows whose answer is that of the stage, by why they ended there; from deadline on they are degraded.",
-            MetricType::Counter, [&](const auto& stage) {
-              for (int reason = 0; reason < stage.exits_size(); ++reason) {
-                out.value(static_cast<double>(stage.exits(reason)),
-                          {{"stage", stage.model()},
-                           {"reason", std::string(flow::reason_name(static_cast<flow::Reason>(reason)))}});
-              }
-            });
-  family("arlo_cascade_escalations_total",
-         "Rows that went on from a stage; once more when the next one went and another took its place.",
-         MetricType::Counter, [&](const Seen& seen) {
-           const auto& stages = seen.stats.stages();
-           for (const auto& stage : stages) {
-             for (int to = 0; to < stage.escalations_size(); ++to) {
-               if (to == 0 || stage.escalations(to) == 0) continue;
-               out.value(static_cast<double>(stage.escalations(to)),
-                         {{"from", stage.model()}, {"to", stages[to].model()}});
-             }
-           }
-         });
-  per_stage(
-      "arlo_cascade_confidence", "Calibrated confidence of the stage's answers.", MetricType::Histogram,
-      [&](const auto& stage) { out.shares(stage.confidence(), stage.confidence_sum(), {{"stage", stage.model()}}); });
-  family("arlo_cascade_expected_accuracy",
-         "Of the operating point in force, on the texts that it was tested on; absent where these had no labels.",
-         MetricType::Gauge, [&](const Seen& seen) {
-           if (seen.stats.has_expected_accuracy()) out.value(seen.stats.expected_accuracy());
-         });
-  family(
-      "arlo_cascade_agreement",
-      "Of the rows that ended by rule, those whose answer is the last stage's: estimated from shadow rows, and absent "
-      "without any.",
-      MetricType::Gauge, [&](const Seen& seen) {
-        if (const auto agreement = agreement_of(seen.stats)) out.value(agreement->share);
-      });
-  family("arlo_cascade_agreement_low", "Lower end of its 95 % interval.", MetricType::Gauge, [&](const Seen& seen) {
-    if (const auto agreement = agreement_of(seen.stats)) out.value(agreement->low);
-  });
-  per_stage(
-      "arlo_cascade_pruned_tokens_total", "Tokens left out on the way to the stage.", MetricType::Counter,
-      [&](const auto& stage) { out.value(static_cast<double>(stage.pruned_tokens()), {{"stage", stage.model()}}); });
-  per_stage("arlo_cascade_not_finite_total", "Answers of the stage with logits that are no numbers.",
-            MetricType::Counter,
-            [&](const auto& stage) { out.value(static_cast<double>(stage.not_finite()), {{"stage", stage.model()}}); });
-  per_stage(
-      "arlo_cascade_shadow_rows_total", "Rows that ended at the stage by rule, and ran on the last one to compare.",
-      MetricType::Counter,
-      [&](const auto& stage) { out.value(static_cast<double>(stage.shadow_rows()), {{"stage", stage.model()}}); });
-  per_stage("arlo_cascade_shadow_disagreed_total", "Of these, rows that the last stage answers otherwise.",
-            MetricType::Counter, [&](const auto& stage) {
-              out.value(static_cast<double>(stage.shadow_disagreed()), {{"stage", stage.model()}});
-            });
-  auto of_shadows = [&](const char* name, const char* help, MetricType type, auto value) {
-    family(name, help, type, [&](const Seen& seen) {
-      if (seen.stats.has_shadows()) out.value(static_cast<double>(value(seen.stats.shadows())));
-    });
-  };
-  of_shadows("arlo_cascade_shadow_skipped_total", "Shadow rows left out while the last stage was busy.",
-             MetricType::Counter, [](const v1::Shadows& shadows) { return shadows.skipped(); });
-  of_shadows("arlo_cascade_shadow_failed_total", "Shadow rows that the last stage did not answer.", MetricType::Counter,
-             [](const v1::Shadows& shadows) { return shadows.failed(); });
-  of_shadows("arlo_cascade_drift_alarm",
-             "1: early answers differ from the last stage's more often than when the cascade was searched.",
-             MetricType::Gauge, [](const v1::Shadows& shadows) { return shadows.alarm() ? 1 : 0; });
-  family("arlo_cascade_price", "How far the rules of a cascade have given way to the load; 0: as they were searched.",
-         MetricType::Gauge, [&](const Seen& seen) {
-           if (seen.stats.stages_size() > 0) out.value(seen.stats.price());
-         });
-
-  auto per_flow_stage = [&](const char* name, const char* help, auto value) {
-    family(name, help, MetricType::Counter, [&](const Seen& seen) {
-      for (const auto& stage : seen.stats.pipeline()) {
-        out.value(static_cast<double>(value(stage)), {{"stage", stage.stage()}});
-      }
-    });
-  };
-  per_flow_stage("arlo_pipeline_arrived_total",
-                 "Rows that came to a stage of a pipeline: clients', and those that an edge made.",
-                 [](const auto& stage) { return stage.arrived(); });
-  per_flow_stage("arlo_pipeline_visits_total", "Rows that were sent to a variant of a stage of a pipeline.",
-                 [](const auto& stage) { return stage.visits(); });
-  per_flow_stage("arlo_pipeline_answered_total", "Rows that the stage answered.",
-                 [](const auto& stage) { return stage.answered(); });
-  per_flow_stage("arlo_pipeline_ends_total", "Of these, rows that ended there: parts of a client's answer.",
-                 [](const auto& stage) { return stage.ends(); });
-  per_flow_stage("arlo_pipeline_rerouted_total", "Rows that got another variant than the router's first choice.",
-                 [](const auto& stage) { return stage.rerouted(); });
-  const auto by_flow_variant = [&](const char* name, const char* help, MetricType type, auto value) {
-    family(name, help, type, [&](const Seen& seen) {
-      for (const auto& stage : seen.stats.pipeline()) {
-        for (int v = 0; v < stage.variants_size(); ++v) {
-          out.value(value(stage, v), {{"stage", stage.stage()}, {"variant", stage.variants(v).name()}});
-        }
-      }
-    });
-  };
-  by_flow_variant("arlo_pipeline_variant_answered_total", "Rows that a variant of a stage answered.",
-                  MetricType::Counter,
-                  [](const auto& stage, int v) { return static_cast<double>(stage.variants(v).answered()); });
-  by_flow_variant("arlo_pipeline_price", "Utility that a worker-second of a variant costs now: 0 where there is room.",
-                  MetricType::Gauge,
-                  [](const auto& stage, int v) { return v < stage.price_size() ? stage.price(v) : 0; });
-  family("arlo_pipeline_children", "Rows that the edges of a stage made of one that it answered.",
-         MetricType::Histogram, [&](const Seen& seen) {
-           for (const auto& stage : seen.stats.pipeline()) {
-             const bool goes = stage.variants_size() > 0 && stage.variants(0).made_size() > 0;
-             if (goes) out.counts(stage.children(), stage.children_sum(), {{"stage", stage.stage()}});
-           }
-         });
-  family("arlo_pipeline_dropped_total", "Rows that were given up at the stage, by why.", MetricType::Counter,
-         [&](const Seen& seen) {
-           for (const auto& stage : seen.stats.pipeline()) {
-             for (int reason = 0; reason < stage.dropped_size(); ++reason) {
-               const auto name = flow::pipeline::drop_reason_name(static_cast<flow::pipeline::DropReason>(reason));
-               out.value(static_cast<double>(stage.dropped(reason)),
-                         {{"stage", stage.stage()}, {"reason", std::string(name)}});
-             }
-           }
-         });
-  const auto add_utility = [&](const char* label, const auto& all_worth) {
-    for (const v1::Worth& worth : all_worth) {
-      out.value(worth.offered(), {{label, worth.of()}, {"utility", "offered"}});
-      out.value(worth.earned(), {{label, worth.of()}, {"utility", "earned"}});
-    }
-  };
-  const auto add_types = [&](const char* label, const auto& all_worth) {
-    for (const v1::Worth& worth : all_worth) {
-      const auto row = [&](const char* type, double count) { out.value(count, {{label, worth.of()}, {"type", type}}); };
-      row("right", worth.right());
-      row("wrong", static_cast<double>(worth.in_time()) - worth.right());
-      row("late", static_cast<double>(worth.late()));
-      row("evicted", static_cast<double>(worth.evicted()));
-      row("failed", static_cast<double>(worth.failed()));
-    }
-  };
-  family("arlo_pipeline_utility_total",
-         "Of a pipeline's rows: utility offered, and earned, which is that of those in time times their accuracy.",
-         MetricType::Counter, [&](const Seen& seen) { add_utility("class", seen.stats.worth()); });
-  family("arlo_pipeline_rows_total",
-         "A pipeline's rows by what became of them. What is right is expected, by the accuracy of what answered.",
-         MetricType::Counter, [&](const Seen& seen) { add_types("class", seen.stats.worth()); });
-  family("arlo_task_utility_total", "As arlo_pipeline_utility_total, of each task of a pipeline that several share.",
-         MetricType::Counter, [&](const Seen& seen) { add_utility("task", seen.stats.by_task()); });
-  family("arlo_task_rows_total", "As arlo_pipeline_rows_total, of each task of a pipeline that several share.",
-         MetricType::Counter, [&](const Seen& seen) { add_types("task", seen.stats.by_task()); });
-  family("arlo_tenant_utility_total", "As arlo_pipeline_utility_total, of each tenant of a pipeline.",
-         MetricType::Counter, [&](const Seen& seen) { add_utility("tenant", seen.stats.by_tenant()); });
-  family("arlo_tenant_rows_total", "As arlo_pipeline_rows_total, of each tenant of a pipeline.", MetricType::Counter,
-         [&](const Seen& seen) { add_types("tenant", seen.stats.by_tenant()); });
-  family("arlo_tenant_busy_seconds_total", "Time of workers that the rows of a pipeline's tenant took.",
-         MetricType::Counter, [&](const Seen& seen) {
-           for (const auto& worth : seen.stats.by_tenant()) out.value(worth.busy_s(), {{"tenant", worth.of()}});
-         });
-  family("arlo_tenant_price", "Multiple of the price that a pipeline's tenant pays: 1 within its share.",
-         MetricType::Gauge, [&](const Seen& seen) {
-           for (const auto& worth : seen.stats.by_tenant()) out.value(worth.price(), {{"tenant", worth.of()}});
-         });
-  auto of_audit = [&](const char* name, const char* help, MetricType type, auto value) {
-    family(name, help, type, [&](const Seen& seen) {
-      if (seen.stats.has_audit()) out.value(static_cast<double>(value(seen.stats.audit())));
-    });
-  };
-  of_audit("arlo_pipeline_audit_rows_total", "Rows that a pipeline's most accurate variants answered, too.",
-           MetricType::Counter, [](const v1::PipelineAudit& audit) { return audit.rows(); });
-  of_audit("arlo_pipeline_audit_agreed_total", "Of these, rows that got the same label.", MetricType::Counter,
-           [](const v1::PipelineAudit& audit) { return audit.agreed(); });
-  of_audit("arlo_pipeline_audit_may_differ_total",
-           "Of these, rows that may have got another label, by the accuracies expected of both answers.",
-           MetricType::Counter, [](const v1::PipelineAudit& audit) { return audit.may_differ(); });
-  of_audit("arlo_pipeline_audit_skipped_total", "Rows left out of the audit while there was no time for them.",
-           MetricType::Counter, [](const v1::PipelineAudit& audit) { return audit.skipped(); });
-  of_audit("arlo_pipeline_audit_alarm", "1: a pipeline's answers differ more often than their accuracies allow.",
-           MetricType::Gauge, [](const v1::PipelineAudit& audit) { return audit.alarm() ? 1 : 0; });
-  auto of_shadowed = [&](const char* name, const char* help, auto value) {
-    family(name, help, MetricType::Counter, [&](const Seen& seen) {
-      for (const auto& stage : seen.stats.pipeline()) {
-        std::uint64_t sum = 0;
-        for (const auto& variant : stage.variants()) sum += value(variant);
-        out.value(static_cast<double>(sum), {{"stage", stage.stage()}});
-      }
-    });
-  };
-  of_shadowed("arlo_pipeline_shadow_rows_total",
-              "Rows answered with fewer tokens that were asked for with all of them, too.",
-              [](const auto& variant) { return variant.shadow_rows(); });
-  of_shadowed("arlo_pipeline_shadow_agreed_total", "Of these, rows that got the same label.",
-              [](const auto& variant) { return variant.shadow_agreed(); });
-
-  auto per_instance = [&](const char* name, const char* help, MetricType type, auto value) {
-    family(name, help, type, [&](const Seen& seen) {
-      for (const auto& instance : seen.stats.instances()) {
-        out.value(static_cast<double>(value(instance)),
-                  {{"instance", instance.id()}, {"worker", instance.worker()}, {"runtime", instance.runtime()}});
-      }
-    });
-  };
-  per_instance("arlo_instance_up", "1 while the instance is active.", MetricType::Gauge,
-               [](const auto& instance) { return instance.state() == v1::InstanceStats::STATE_ACTIVE ? 1 : 0; });
-  per_instance("arlo_instance_in_flight", "Rows at the instance.", MetricType::Gauge,
-               [](const auto& instance) { return instance.in_flight(); });
-  per_instance("arlo_instance_queued", "Rows bound to the instance that wait in the gateway.", MetricType::Gauge,
-               [](const auto& instance) { return instance.queued(); });
-  per_instance("arlo_instance_started_total", "Rows started on the instance.", MetricType::Counter,
-               [](const auto& instance) { return instance.started(); });
-  per_instance("arlo_instance_failed_total", "Rows that the instance's worker failed.", MetricType::Counter,
-               [](const auto& instance) { return instance.failed(); });
-  per_instance("arlo_instance_ejections_total", "Times the instance was taken out of service.", MetricType::Counter,
-               [](const auto& instance) { return instance.ejections(); });
-  per_instance("arlo_instance_busy_seconds_total", "Time with at least one row at the instance.", MetricType::Counter,
-               [](const auto& instance) { return static_cast<double>(instance.busy_us()) * 1e-6; });
-
+  }
   out.of("");
-  out.add("arlo_connections", "Connections to the data port.", MetricType::Gauge);
+  out.add("arlo_connections", "Connections to the data port.");
   out.value(static_cast<double>(usage.connections()));
-  out.add("arlo_client_over_limit_total", "Calls and connections that ended because a client went over a limit.",
-          MetricType::Counter);
+  out.add("arlo_client_over_limit_total", "Calls and connections that ended because a client went over a limit.");
   for (const auto& [limit, count] : usage.over_limit()) out.value(static_cast<double>(count), {{"limit", limit}});
   out.add("arlo_answers_not_finite_total",
-          "HTTP requests that ended in an error because the model's output was NaN or infinite.", MetricType::Counter);
+          "HTTP requests that ended in an error because the model's output was NaN or infinite.");
   out.value(static_cast<double>(usage.answers_not_finite()));
-  out.add("arlo_traces_total", "Sampled requests whose spans a collector took, or that were lost.",
-          MetricType::Counter);
+  out.add("arlo_traces_total", "Sampled requests whose spans a collector took, or that were lost.");
   out.value(static_cast<double>(usage.traces(PortUsage::Trace::kSent)), {{"outcome", "sent"}});
   out.value(static_cast<double>(usage.traces(PortUsage::Trace::kLost)), {{"outcome", "lost"}});
   return out.take();

@@ -118,7 +118,7 @@ MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
   if (const json* found = field_of(body, "truncate_prompt_tokens")) {
     const bool good = whole(*found) && *found >= -1 && *found != 0;
     if (!good) return invalid("truncate_prompt_tokens must be a number of tokens, or -1 for all that the model takes");
-    out->truncate = "CUT";
+    if (out->truncate != "CHUNK") out->truncate = "CUT";
     if (*found > 0) out->most_tokens = found->get<std::int64_t>();
   }
   if (out->truncate == "CUT" && side != nullptr) out->truncate = left ? "START" : "END";

@@ -15,7 +15,7 @@ from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile,
 from arlo.cascade.spec import Calibrator, Rule
 from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
-from benchmarks.replayed import write_replayed_repository
+from tests.fakes.replayed import write_replayed_repository
 from tests.fakes.triton_workers import Workers
 
 RECORDS, LABELS, TOKENS = 1000, 4, 64

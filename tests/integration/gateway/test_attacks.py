@@ -1,7 +1,4 @@
-"""Attacks on the data port, small ones: the others are answered meanwhile and after, the memory comes back.
-
-`python -m benchmarks.attacks` has the same ones with all their force, and measures.
-"""
+"""Attacks on the data port, small ones: the others are answered meanwhile and after, the memory comes back."""
 
 from __future__ import annotations
 

@@ -194,6 +194,8 @@ async def test_long_texts_in_pieces(http: httpx.AsyncClient, known: Tokenizer) -
     sums = [cls + sum(each) + sep for each in windows]
     wanted = np.average(sums, weights=[len(each) + 2 for each in windows])
     np.testing.assert_allclose(pieces.json()["embeddings"]["float"], [[wanted] * 4], rtol=1e-6)
+    tei = {"model": "emu", "inputs": bare["texts"], "truncate": "CHUNK", "truncate_prompt_tokens": 5}
+    np.testing.assert_allclose(await post(http, "/embed", **tei, normalize=False), [[wanted] * 4], rtol=1e-6)
     refused = await http.post("/v2/embed", json={**bare, "max_tokens": 3})
     assert (refused.status_code, "no room for a piece" in refused.text) == (400, True)
 

@@ -9,7 +9,7 @@ import pytest
 from arlo.catalog.logical import LogicalOptions, write_logical_model
 from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.paths import plugin_library
-from benchmarks.in_process import Phase, run
+from tests.fakes.in_process import Phase, run
 
 pytestmark = pytest.mark.integration
 

@@ -18,11 +18,7 @@ from arlo.compile.repository.triton_config import config_text, model_code
 from arlo.compile.spec import RuntimeSpec
 from arlo.workers.ports import free_port
 from arlo.workers.triton import alone
-from benchmarks.flows.export import export
 from tests.fakes import tiny_graph
-from tests.fakes.flows import EXPORTED as FLOW
-from tests.integration.gateway.piped import long, short
-from tests.integration.gateway.replayed import write_stages
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -97,16 +93,12 @@ def write_tiny(folder: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The two models, and a flow as `benchmarks.flows.export` writes it."""
+    """The two models."""
     if not (NUMPY2 / ".stamp").exists():
         pytest.skip("NumPy 2 is not installed: make build/numpy2/.stamp")
-    write_stages(tmp_path, apart=True)
-    (tmp_path / "flow.toml").write_text(FLOW)
-    out = tmp_path / "exported"
-    export(tmp_path / "flow.toml", out, {"topic": "middle"}, instances=1)
-    write_echo(out / "echo")
-    write_tiny(out / "tiny")
-    return out
+    write_echo(tmp_path / "models" / "echo")
+    write_tiny(tmp_path / "models" / "tiny")
+    return tmp_path / "models"
 
 
 async def ask(client: Any, model: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,14 +123,6 @@ async def answers_of(repository: Path, log: Path) -> dict[str, Any]:
             found |= {f"{name} {number}": array for name, array in answer.items()}
             for name, wanted in tiny_graph.expected(requests[number]).items():
                 np.testing.assert_allclose(answer[f"tiny.{name}"], wanted, atol=1e-5)
-        for model, rows in (
-            ("pieces_bls", [short(3), long([1, 2, 3], 16)]),
-            ("pieces_ensemble", [long([4, 5, 6], 16)]),
-        ):
-            width = max(map(len, rows))
-            ids = np.array([[*row, *[0] * (width - len(row))] for row in rows], np.int64)
-            mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], np.int64)
-            found |= await ask(client, model, {"input_ids": ids, "attention_mask": mask})
         await client.close()
     return found
 

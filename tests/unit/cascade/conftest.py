@@ -10,14 +10,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from arlo.cascade.decide import Answers, answers
 from arlo.cascade.manifest import CascadeManifest
 from arlo.cascade.records import Recorded, Records, read_data
+from arlo.cascade.spec import StageSpec
 from arlo.cascade.study import pruned_variant, stage_key
 from arlo.catalog.manifest import Manifest, OutputTensor
 from arlo.cli import main
 from arlo.workers.emulated.repository import write_emulated_repository
 
 LABELS = ("games", "mail", "web", "net")
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "simulate"
+LOAD = """\
+[workload]
+arrivals = "poisson"
+rate = 100
+duration_s = 60
+length = "uniform:8:60"
+[cluster]
+workers = 4
+slo_ms = 100
+timeout_ms = 1000
+overhead_ms = 0
+[dispatch]
+batching = "deadline"
+"""
 
 
 def repository(folder: Path, name: str) -> Path:
@@ -41,7 +58,9 @@ Made = Callable[..., Path]
 def made(tmp_path: Path) -> Made:
     """Writes repositories, texts and records; returns the path of cascade.json. Logits are too large by 1.5."""
 
-    def make(*, rows: int = 2400, strengths: tuple[float, ...] = (1.6, 3.2), labelled: bool = True) -> Path:
+    def make(
+        *, rows: int = 2400, strengths: tuple[float, ...] = (1.6, 3.2), labelled: bool = True, pruned: bool = True
+    ) -> Path:
         rng = np.random.default_rng(7)
         y = rng.integers(0, len(LABELS), rows)
         with (tmp_path / "texts.jsonl").open("w") as file:
@@ -61,7 +80,8 @@ def made(tmp_path: Path) -> Made:
             logits = 1.5 * strength * (strength * np.eye(len(LABELS))[y] + noise)
             whole.append(logits)
             records.append(stage_key(cascade, tmp_path, records, s), part(logits, tokens, 4.0**s, rng))
-        for how, worse in (("importance", 0.1), ("plain", 0.3), ("random", 1.0), ("first", 0.8)):
+        kinds = (("importance", 0.1), ("plain", 0.3), ("random", 1.0), ("first", 0.8))
+        for how, worse in kinds if pruned else ():
             for s in range(1, len(strengths)):
                 records.note_variant((names[s - 1], names[s], 0.8, how))
                 key = stage_key(cascade, tmp_path, records, s, pruned_variant(cascade, tmp_path, s - 1, 0.8, how))
@@ -83,3 +103,17 @@ def part(logits: np.ndarray, tokens: np.ndarray, ms: float, rng: np.random.Gener
         np.ones(int(tokens.sum()), np.float32),
         (1.1 * times).astype(np.float32),
     )
+
+
+def of_records(path: Path, more: str = "") -> str:
+    return f'[cascade]\nmanifest = "{path}"\ndata = "{path.parent / "texts.jsonl"}"\n{more}\n'
+
+
+def said_by(
+    rows: int, strengths: tuple[float, ...], seed: int = 0, labels: int = 4
+) -> tuple[list[Answers], np.ndarray]:
+    """Stages whose logits tell the label the better the larger their strength, and the labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, labels, rows)
+    truth = np.eye(labels)[y]
+    return [answers(StageSpec(), s * truth + rng.normal(0, 1, (rows, labels))) for s in strengths], y

@@ -1,4 +1,4 @@
-"""Skips, ensembles, ladders, thresholds by length, and Tabi's own search."""
+"""Skips, ensembles, ladders, thresholds by length."""
 
 from __future__ import annotations
 
@@ -7,29 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from arlo.cascade.decide import Answers, answers, softmax, walk
+from arlo.cascade.decide import Answers, softmax, walk
 from arlo.cascade.search import ensemble as mixing
-from arlo.cascade.search import exact, ladder, skips, tabi
+from arlo.cascade.search import exact, ladder, skips
 from arlo.cascade.search.points import accuracy_point
 from arlo.cascade.search.table import Table
-from arlo.cascade.spec import NEVER, Ensemble, Rule, Rules, StageSpec, bounded, hard, threshold
-from arlo.errors import ConfigError
+from arlo.cascade.spec import NEVER, Ensemble, Rule, Rules, bounded, hard, threshold
 
-
-def made(rows: int, strengths: tuple[float, ...], seed: int = 0, labels: int = 4) -> tuple[list[Answers], np.ndarray]:
-    """Stages whose logits tell the label the better the larger their strength, and the labels."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, labels, rows)
-    truth = np.eye(labels)[y]
-    return [answers(StageSpec(), s * truth + rng.normal(0, 1, (rows, labels))) for s in strengths], y
-
-
-def test_even_cuts() -> None:
-    assert skips.spaced(0.8, 2) == pytest.approx((0.4,))
-    assert skips.spaced(0.9, 3, 0.5) == pytest.approx((0.633333, 0.766667), abs=1e-6)
-    assert skips.spaced(0.1, 3, log=True) == pytest.approx((0.1 / 10 ** (4 / 3), 0.1 / 10 ** (2 / 3)))
-    assert skips.floor_of("max", 2, squared=True) == 0.25
-    assert skips.floor_of("margin", 2, squared=False) == 0
+from .conftest import said_by
 
 
 def test_cuts_by_benefit_are_the_best_there_are() -> None:
@@ -56,14 +41,14 @@ def test_cuts_by_benefit_are_the_best_there_are() -> None:
 
 
 def test_an_ensemble_is_on_only_where_it_is_proven() -> None:
-    said, y = made(4000, (1.2, 1.3))  # equals: two views are better than one
+    said, y = said_by(4000, (1.2, 1.3))  # equals: two views are better than one
     fit, select = (
         [Answers(*(v[part] for v in _fields(s))) for s in said] for part in (slice(0, 2000), slice(2000, 4000))
     )
     found, gains = mixing.choose((fit, y[:2000]), (select, y[2000:]), np.array([0.9]))
     assert found.kind != "none"
     assert max(g.mean for g in gains.values()) > 0.02
-    said, y = made(4000, (0.2, 3.0))
+    said, y = said_by(4000, (0.2, 3.0))
     fit, select = (
         [Answers(*(v[part] for v in _fields(s))) for s in said] for part in (slice(0, 2000), slice(2000, 4000))
     )
@@ -75,14 +60,14 @@ def _fields(a: Answers) -> list[np.ndarray]:
 
 
 def test_printed_weights() -> None:
-    said, y = made(500, (1.0, 2.0))
+    said, y = said_by(500, (1.0, 2.0))
     exits = np.where(said[0].confidence >= 0.8, 0, 1)
     a = [(s.answer == y)[exits == 1].mean() for s in said]
     assert mixing.printed_weights(said, y, exits) == pytest.approx(tuple(a))
 
 
 def test_the_table_is_what_a_walk_gives() -> None:
-    said, y = made(300, (0.8, 1.2, 2.0))
+    said, y = said_by(300, (0.8, 1.2, 2.0))
     for mix in (Ensemble(), Ensemble(kind="calibrated", weights=(0.5, 0.6, 0.9))):
         table = mixing.table_of(said, y, (1.0, 3.0, 9.0), mix)
         ended = walk(Rules(prices=((hard(0.7), hard(0.6)),), ensemble=mix), said, 0)
@@ -92,7 +77,7 @@ def test_the_table_is_what_a_walk_gives() -> None:
 
 
 def test_prices_only_let_more_rows_out() -> None:
-    said, y = made(2000, (1.0, 2.0, 3.0))
+    said, y = said_by(2000, (1.0, 2.0, 3.0))
     table = mixing.table_of(said, y, (1.0, 3.0, 9.0))
     front = exact.search(table)
     point = accuracy_point(front, table, tolerance=0.02)
@@ -126,7 +111,7 @@ def test_a_price_goes_no_further_than_its_floor() -> None:
 
 
 def test_one_price_over_lengths_costs_less() -> None:
-    said, y = made(3000, (1.2, 2.5))
+    said, y = said_by(3000, (1.2, 2.5))
     length = np.random.default_rng(1).choice([30, 400], 3000)
     table = mixing.table_of(said, y, np.column_stack([np.full(3000, 0.1), length / 100]))
     plain, binned = exact.search(table), ladder.merge(table, length, (64, 512), exact.search)
@@ -141,55 +126,6 @@ def test_one_price_over_lengths_costs_less() -> None:
     assert (ended.answer == y).mean() == pytest.approx(binned.accuracy[i])
     assert ladder.merge(table, length, (8, 64, 512), exact.search).bins == (64, 512)
     assert ladder.slope_at(plain, at) > 0
-
-
-def test_gpu_time() -> None:
-    assert tabi.cost((7, 22 * 0.83), (1, 0.302), (5, 2)) == pytest.approx(4.157, abs=5e-4)
-    assert tabi.cost((22,), (1,), (2,)) == 11
-
-
-def measured(rows: int = 1500) -> tuple[list[tabi.Measured], np.ndarray]:
-    said, y = made(rows, (1.5, 2.2, 3.5))
-    rng = np.random.default_rng(3)
-    return [tabi.Measured(s, ms * rng.uniform(0.8, 1.2, rows)) for s, ms in zip(said, (1.0, 3.0, 10.0), strict=True)], y
-
-
-def test_tabi() -> None:
-    stages, y = measured()
-    found = tabi.candidates(stages, y)
-    assert {c.stages for c in found} >= {(0,), (1,), (2,), (0, 2), (1, 2)}
-    chosen = tabi.choose(found, accuracy=0.95)
-    single = tabi.infaas(stages, y, accuracy=0.95)
-    assert single is not None
-    assert len(chosen.stages) >= 2
-    assert chosen.mean_ms < stages[single].ms.mean()
-    assert tabi.choose(found).stages == (0,)  # a single stage, where that is good enough
-    assert tabi.choose(found, accuracy=0.95, objective="cost", fit=(6, 4, 2)).accuracy >= 0.95
-    for each in found:
-        if each.c is not None:
-            members = np.mean([(stages[s].said.answer == y).mean() for s in each.stages])
-            assert each.accuracy >= members
-    with pytest.raises(ConfigError, match="most accurate"):
-        tabi.choose(found, accuracy=0.9999)
-
-
-def test_tabi_prunes_until_it_hurts() -> None:
-    stages, y = measured()
-    bad, _ = made(len(y), (0.1,))
-    quick = tabi.Measured(stages[2].said, 0.8 * stages[2].ms)
-    pruned = {(0, 2, 0.5): quick, (0, 2, 0.6): tabi.Measured(bad[0], quick.ms)}
-    found = tabi.candidates([*stages], y, pruned=pruned)
-    assert {c.alpha for c in found} == {0.0, 0.5}
-    assert tabi.choose([c for c in found if c.stages == (0, 2)], accuracy=0.95).alpha == 0.5
-
-
-def test_cocktail_is_as_slow_as_its_slowest() -> None:
-    stages, y = measured()
-    vote = tabi.cocktail(stages, y, accuracy=0.5)
-    assert vote is not None
-    assert vote.stages == (0, 1)
-    assert vote.mean_ms == pytest.approx(np.maximum(stages[0].ms, stages[1].ms).mean())
-    assert tabi.cocktail(stages, y, accuracy=0.9999) is None
 
 
 def test_softmax_of_far_logits() -> None:

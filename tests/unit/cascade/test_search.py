@@ -7,14 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from arlo.cascade.search import exact, hybridserve
+from arlo.cascade.search import exact, sampling
 from arlo.cascade.search.points import (
     accuracy_point,
     efficient_point,
     interval,
     paired,
-    printed_benefits,
-    reach,
     remove_stages,
     second_derivatives,
 )
@@ -49,7 +47,6 @@ def test_operating_points() -> None:
     assert ap == 2
     assert front.thresholds[ap] == pytest.approx((0.85, 0.45), abs=1e-9)
     assert np.bincount(TABLE.exits(front.thresholds[ap])).tolist() == [3, 6, 1]
-    assert reach(TABLE, front.thresholds[ap]) == pytest.approx([1, 0.7, 0.1])
     assert efficient_point(front, TABLE) == 1
     assert second_derivatives(front.accuracy, front.cost) == pytest.approx([50, 20])
     assert TABLE.measure([2, 2]) == pytest.approx((0.8, 14))
@@ -74,10 +71,6 @@ def test_intervals() -> None:
     assert (same.low, same.high) == (0, 0)
 
 
-def test_printed_benefits() -> None:
-    assert printed_benefits((1, 1, 0.752, 0.47), (1, 3, 9, 30)) == pytest.approx([-1, -0.768, 1.692])
-
-
 def test_a_stage_that_is_never_sure_is_removed() -> None:
     rng = np.random.default_rng(0)
     right = np.column_stack([rng.random(300) < 0.25, rng.random(300) < 0.8, rng.random(300) < 0.9])
@@ -88,11 +81,10 @@ def test_a_stage_that_is_never_sure_is_removed() -> None:
     def part(of: list[int]) -> Table:
         return Table(whole.confidence[:, of], whole.right[:, of], whole.cost[:, of])
 
-    for printed in (False, True):
-        kept, removed = remove_stages(3, part, exact.search, printed=printed)
-        assert kept == [1, 2]
-        assert removed[0][0] == 0
-        assert removed[0][1] <= 0
+    kept, removed = remove_stages(3, part, exact.search)
+    assert kept == [1, 2]
+    assert removed[0][0] == 0
+    assert removed[0][1] <= 0
 
 
 def brute_force(table: Table) -> Front:
@@ -133,7 +125,7 @@ def hypervolume(front: Front, cost: float) -> float:
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_sampling_never_beats_exact(stages: int) -> None:
     table = made(400, stages)
-    whole, sampled = exact.search(table), hybridserve.search(table)
+    whole, sampled = exact.search(table), sampling.search(table)
     top = float(table.cost.sum(axis=1).mean())
     assert hypervolume(whole, top) >= hypervolume(sampled, top) - 1e-12
     for a, e in zip(sampled.accuracy, sampled.cost, strict=True):

@@ -75,6 +75,7 @@ def test_a_repository(tmp_path: Path) -> None:
         ('"code.py"', '"none.py"', "is no file"),
         ('"model.py" =', '"../model.py" =', "no name for it"),
         ('name = "cut"', "", "name is missing"),
+        ('name = "cut"', 'name = "../../x"', "cannot name a model"),
         ("[model]", "[model", "cannot be read"),
     ],
 )
@@ -82,3 +83,4 @@ def test_what_is_wrong(tmp_path: Path, before: str, after: str, what: str) -> No
     assert before in FILE
     with pytest.raises(ConfigError, match=re.escape(what)):
         written(tmp_path, FILE.replace(before, after, 1))
+    assert not (tmp_path.parent / "x").exists()

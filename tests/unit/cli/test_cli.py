@@ -130,7 +130,8 @@ async def test_status_as_json_and_as_a_screen(capsys: pytest.CaptureFixture[str]
         status = json.loads(capsys.readouterr().out)
         assert status["health"] == "ready"
         assert status["deployment"]["version"] == 5
-        assert status["stats"]["instances"][0]["state"] == "active"
+        (stats,) = status["stats"].values()
+        assert stats["instances"][0]["state"] == "active"
         assert await asyncio.to_thread(main, ["status", "--admin", server.address]) == 0
         screen = capsys.readouterr().out
         assert "deployment 5" in screen

@@ -149,13 +149,12 @@ def test_emulated_engines_carry_the_rate_by_length_and_not_padded() -> None:
 
 
 def test_what_the_ways_bring_is_drawn_and_said() -> None:
-    pytest.importorskip("plotly")
     shares = dict(zip(emulated.WAYS, (0.687, 0.996, 1.0), strict=True))
     results: Any = {
         name: SimpleNamespace(summary=SimpleNamespace(slo_attainment=share)) for name, share in shares.items()
     }
-    (bars,) = emulated.picture(results, 330).data
-    assert (list(bars.x), list(bars.y), list(bars.text)) == (
+    (bars,) = emulated.picture(results, 330)["lines"]
+    assert (bars["x"], bars["y"], bars["text"]) == (
         list(shares), [68.7, 99.6, 100.0], ["68.7 %", "99.6 %", "100.0 %"],
     )  # fmt: skip
     assert emulated.gain(results) == (

@@ -146,28 +146,47 @@ def test_odd_values_are_answered_in_words(folder: Path, names: str) -> None:
     assert set(folder.parent.parent.iterdir()) - outside <= {folder.parent.parent / "home"}
 
 
+@pytest.mark.parametrize("name", ["../../x", "..", ".x", "a/b", "/x", "x" * 201, "a\nb"])
+def test_a_name_is_no_path(folder: Path, name: str) -> None:
+    before = set(folder.parent.parent.rglob("*"))
+    for line in (
+        "up REPOSITORY --port 0 --grpc-port 0",
+        "compile FOLDER --out out",
+        "emulate --out out --max-lengths 16",
+    ):
+        option = "--model" if line.startswith("emulate") else "--name"
+        given = ["--latency-ms", "1"] if line.startswith("emulate") else []
+        code, said = ended([*line.split(), *given, f"{option}={name}"])
+        assert code == 2, said
+        assert "cannot name a model: use up to 200" in said
+    assert set(folder.parent.parent.rglob("*")) == before
+
+
 def test_there_are_enough_of_them() -> None:
     assert sum(len(list(lines(parser, names))) for names, parser in leaves()) >= 300
 
 
+MOMENTS_S = (0.05, 0.15, 0.3, 0.5, 1.0)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "line",
-    [
+    ("number", "line"),
+    list(enumerate([
         "version", "status", "emulate --out out --max-lengths 16 --latency-ms 1", "config check serve.toml",
         "simulate --rate 100 --duration 1000", "compile FOLDER --out out", "serve serve.toml", "triton REPOSITORY",
         "cascade init --stage a=REPOSITORY --stage b=REPOSITORY", "demo", "up FOLDER",
-    ],
+    ])),
 )  # fmt: skip
-def test_ctrl_c_at_any_moment_of_the_start(folder: Path, line: str) -> None:
-    """From the first instruction of ours on: imports are broken off, too."""
+def test_ctrl_c_at_any_moment_of_the_start(folder: Path, number: int, line: str) -> None:
+    """From the first instruction of ours on, imports included. Commands take turns at the moments."""
     program = (
         "import sys, os; sys.path[:0] = []\n"
         "from arlo.cli import main\n"
         "print('begun', flush=True)\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    for wait_s in (0.05, 0.15, 0.3, 0.5, 1.0):
+    for wait_s in MOMENTS_S[number % 2 :: 2]:
         with subprocess.Popen(
             [sys.executable, "-c", program, *line.split()],
             stdout=subprocess.PIPE,

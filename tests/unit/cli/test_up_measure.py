@@ -10,7 +10,7 @@ import pytest
 from arlo.catalog.manifest import Manifest
 from arlo.cli.up import measure
 from arlo.compile import CompileOptions, compile_model
-from tests.fakes.tiny_model import write_tiny
+from tests.fakes.tiny_model import write_onnx
 
 
 def longest_ms(manifest: Manifest) -> int:
@@ -20,7 +20,7 @@ def longest_ms(manifest: Manifest) -> int:
 def test_latencies_of_a_busy_machine_are_measured_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
+    source = write_onnx(tmp_path / "tiny.onnx")
     options = CompileOptions(
         source=source, out=tmp_path / "out", lengths=(16, 32), static=False, cache=tmp_path / "cache"
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,20 @@ from tests.fakes.tiny_graph import INPUTS, OUTPUTS, WORDS, write_graph
 from tests.fakes.tiny_model import write_tiny
 
 MAX_TOKENS = 48  # of the small graph
+
+
+@pytest.fixture(scope="module", autouse=True)
+def long_lived_objects_frozen() -> None:
+    """Collections of garbage leave out what torch, transformers and the exporter keep for good."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of all builds that look at what is built, not at what the cache does: a model is exported once."""
+    root = tmp_path_factory.getbasetemp()
+    return (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "compile-cache"
 
 
 @pytest.fixture(scope="session")

@@ -42,16 +42,38 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(autouse=True)
+def cache(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One for all tests here: the same variant is exported once."""
+    monkeypatch.setenv("ARLO_CACHE", str(shared_cache))
+    return shared_cache
+
+
+def trained(cache: Path) -> set[Path]:
+    """Prompts that there are."""
+    return set(cache.glob("compile/prompts/*/entry.json"))
+
+
+def write_other(folder: Path, data: Path, labels: int = 3) -> Path:
+    """The same texts, labelled for another task."""
+    file, texts = folder / f"other-{labels}.jsonl", [json.loads(line) for line in data.read_text().splitlines()]
+    file.write_text("".join(json.dumps(one | {"label": f"x{i % labels}"}) + "\n" for i, one in enumerate(texts)))
+    return file
+
+
+def given_ids() -> dict[str, Any]:
+    """Four rows of up to 24 tokens, one without padding."""
+    ids = np.random.default_rng(1).integers(5, 90, (4, 24))
+    mask = (np.arange(24) < np.array([[24], [23], [10], [2]])).astype(np.int64)
+    return {"input_ids": ids * mask, "attention_mask": mask, "token_type_ids": 0 * ids}
+
+
 @pytest.mark.long
-def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path) -> None:
     """Files that agree with torch, accuracies, a repository that verifies, and a file that simulates."""
-    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "out"
-    other = tmp_path / "other.jsonl"
-    texts = [json.loads(line) for line in data.read_text().splitlines()]
-    other.write_text("".join(json.dumps(one | {"label": "xyz"[i % 3]}) + "\n" for i, one in enumerate(texts)))
     words = ["adapt", str(tiny), "--merge", "0,3", "--length", "24", "--out", str(out)]
-    words += ["--data", f"first={data}", "--data", f"second={other}"]
+    words += ["--data", f"first={data}", "--data", f"second={write_other(tmp_path, data)}"]
     assert main([*words, "--max-batch", "4", "--json"]) == 0
     found = json.loads((out / "adapt.json").read_text())
     plain, merged = found["variants"]
@@ -64,7 +86,7 @@ def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyte
         assert sum(part["rows"] for part in each["bins"]) == found["rows"]["measured"]
         manifest = Manifest.load(Path(each["repository"]))
         assert [(runtime.max_length, runtime.max_batch) for runtime in manifest.runtimes] == [(24, 4)]
-        assert manifest.tasks == {"first": ("a", "b"), "second": ("x", "y", "z")}
+        assert manifest.tasks == {"first": ("a", "b"), "second": ("x0", "x1", "x2")}
         assert (manifest.inputs[-1], manifest.labels) == (task_input(2), ())
     check_rows_of_both(out, found)
     assert plain["by_task"]["first"] > 0.7  # the words tell; nothing tells the second task's labels
@@ -96,31 +118,29 @@ def check_rows_of_both(out: Path, found: dict[str, Any]) -> None:
 
 
 @pytest.mark.long
-def test_a_further_task(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What there was stays, number by number and answer by answer; one with too many classes is refused."""
-    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+def test_a_further_task(tiny: Path, data: Path, tmp_path: Path) -> None:
+    """What there was stays, number by number and answer by answer, prompts too, and it gets its own prompts; one with
+    too many classes is refused."""
     out = tmp_path / "out"
-    texts = [json.loads(line) for line in data.read_text().splitlines()]
-    words = ["adapt", str(tiny), "--merge", "0,3", "--prompts", "2", "--epochs", "1", "--length", "24"]
-    assert main([*words, "--out", str(out), "--max-batch", "2", "--data", f"first={data}", "--json"]) == 0
+    words = ["adapt", str(tiny), "--merge", "0,3", "--prompts", "3", "--prompt-way", "padding", "--epochs", "2"]
+    words += ["--length", "24", "--out", str(out), "--max-batch", "2", "--data", f"first={data}", "--json"]
+    assert main(words) == 0
     before = json.loads((out / "adapt.json").read_text())
-    ids = np.random.default_rng(1).integers(5, 90, (4, 24))
-    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
 
     def said(name: str, task: int) -> Any:
-        return open_session(out / "models" / name / "model.onnx", 1).run(None, given | of_task(task, 4))[0]
+        return open_session(out / "models" / name / "model.onnx", 1).run(None, given_ids() | of_task(task, 4))[0]
 
     old = {each["name"]: said(each["name"], 0) for each in before["variants"]}
-    other = tmp_path / "other.jsonl"
-    other.write_text("".join(json.dumps(one | {"label": "xyz"[i % 3]}) + "\n" for i, one in enumerate(texts)))
+    other = write_other(tmp_path, data)
     assert main(["task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
     after = json.loads((out / "adapt.json").read_text())
-    assert after["labels"] == {"first": ["a", "b"], "second": ["x", "y", "z"]}
+    assert after["labels"] == {"first": ["a", "b"], "second": ["x0", "x1", "x2"]}
+    assert [each["name"] for each in after["variants"]] == ["m0-24", "m3-24", "p3-24"]
     for was, each in zip(before["variants"], after["variants"], strict=True):
         np.testing.assert_allclose(said(each["name"], 0), old[each["name"]], atol=1e-5)
         assert (said(each["name"], 1)[:, :3] > NO_CLASS / 2).all()
         manifest = Manifest.load(out / each["name"])
-        assert manifest.tasks == {"first": ("a", "b"), "second": ("x", "y", "z")}
+        assert manifest.tasks == {"first": ("a", "b"), "second": ("x0", "x1", "x2")}
         assert each["by_task"]["first"] == was["by_task"]["first"]
         rows = (before["rows"]["measured"], after["rows"]["measured"] - before["rows"]["measured"])
         right = was["accuracy"] * rows[0] + each["by_task"]["second"] * rows[1]
@@ -129,29 +149,25 @@ def test_a_further_task(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyt
     variant = load_flow(out / "flow.toml").stages[0].variants[0]
     assert [task for task, _ in variant.task_accuracy] == ["first", "second"]
     assert variant.bins == ()  # of too few rows
-    many = tmp_path / "many.jsonl"
-    many.write_text("".join(json.dumps(one | {"label": str(i % 40)}) + "\n" for i, one in enumerate(texts)))
     with pytest.raises(ConfigError, match="room for 32 classes of a task, and 40 are needed"):
-        run_task(["task", "add", "third", str(out), "--data", str(many)])
+        run_task(["task", "add", "third", str(out), "--data", str(write_other(tmp_path, data, labels=40))])
     with pytest.raises(ConfigError, match="has a task 'second' already"):
         run_task(["task", "add", "second", str(out), "--data", str(other)])
     assert json.loads((out / "adapt.json").read_text()) == after
 
 
 @pytest.mark.long
-def test_engines_for_a_gpu(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_for_a_gpu(tiny: Path, data: Path, tmp_path: Path) -> None:
     """TensorRT for RTX builds merging for real. What it takes is measured where it runs, and served after that."""
     pytest.importorskip("tensorrt_rtx_bindings", reason="the package of tensorrt-rtx is not installed")
-    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "out"
-    words = ["adapt", str(tiny), "--merge", "0,3", "--length", "24", "--max-batch", "2", "--data", str(data)]
+    words = ["adapt", str(tiny), "--merge", "3", "--length", "24", "--max-batch", "2", "--data", f"first={data}"]
     assert main([*words, "--engine", "tensorrt-rtx", "--out", str(out), "--json"]) == 0
-    for name in ("m0-24", "m3-24"):
-        manifest = Manifest.load(out / name)
-        assert manifest.runtimes[0].engine == "tensorrt-rtx"
-        assert manifest.adaptation is not None
-        (plan,) = (out / name).rglob("model.plan")
-        assert plan.stat().st_size > 50_000
+    manifest = Manifest.load(out / "m3-24")
+    assert manifest.runtimes[0].engine == "tensorrt-rtx"
+    assert manifest.adaptation is not None
+    (plan,) = (out / "m3-24").rglob("model.plan")
+    assert plan.stat().st_size > 50_000
     with pytest.raises(ConfigError, match="has no latencies yet: measure them with `arlo profile"):
         load_flow(out / "flow.toml")
 
@@ -203,13 +219,10 @@ def test_refused(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], wor
 
 
 @pytest.mark.parametrize("head", ["ForTokenClassification", "ForSequenceClassification"])
-def test_prompts_need_an_embedding(
-    head: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_need_an_embedding(head: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing else is made in their place."""
     from tests.fakes.tiny_model import write_tiny
 
-    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
     source = write_tiny(tmp_path / "source", head=head)
     words = ["adapt", str(source), "--merge", "0", "--prompts", "2", "--length", "24", f"--out={tmp_path / 'out'}"]
     assert main([*words, "--data", str(data), "--no-compile"]) != 0
@@ -217,11 +230,10 @@ def test_prompts_need_an_embedding(
 
 
 @pytest.mark.long
-def test_a_token_classifier(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_classifier(tmp_path: Path, data: Path) -> None:
     """Every token is answered, merged ones as what they were merged into; the repository verifies."""
     from tests.fakes.tiny_model import write_tiny
 
-    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
     source = write_tiny(tmp_path / "tagger", head="ForTokenClassification")
     words = ["adapt", str(source), "--merge", "0,2", "--length", "24", "--out", str(tmp_path / "out")]
     assert main([*words, "--data", str(data), "--rows", "40", "--max-batch", "2", "--json"]) == 0
@@ -236,12 +248,11 @@ def test_a_token_classifier(tmp_path: Path, data: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.long
-def test_prompts_in_the_padding(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each length their own, for no further work; a row is answered alone as among others; a further task has some
-    of its own, and those of before stay."""
-    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+def test_prompts_in_the_padding(tiny: Path, data: Path, tmp_path: Path, cache: Path) -> None:
+    """Each length has its own, for no further work; a row is answered alone as among others."""
+    before = trained(cache)
     out = tmp_path / "out"
-    words = ["adapt", str(tiny), "--merge", "0", "--prompts", "3", "--prompt-way", "padding", "--epochs", "2"]
+    words = ["adapt", str(tiny), "--merge", "0", "--prompts", "3", "--prompt-way", "padding", "--epochs", "1"]
     words += ["--lengths", "12,24", "--out", str(out), "--data", f"first={data}", "--max-batch", "2", "--json"]
     assert main(words) == 0
     found = json.loads((out / "adapt.json").read_text())["variants"]
@@ -253,31 +264,23 @@ def test_prompts_in_the_padding(tiny: Path, data: Path, tmp_path: Path, monkeypa
     manifest = Manifest.load(out / "p3")
     assert manifest.adaptation is not None
     assert (manifest.adaptation.kind, manifest.adaptation.per_layer) == ("padding", (3, 3))
-    assert len(list((tmp_path / "cache").glob("compile/prompts/*/entry.json"))) == 2
+    assert len(trained(cache) - before) == 2
     session = open_session(out / "models" / "p3-24" / "model.onnx", 1)
-    ids = np.random.default_rng(1).integers(5, 90, (4, 24))
-    mask = (np.arange(24) < np.array([[24], [23], [10], [2]])).astype(np.int64)
-    given = {"input_ids": ids * mask, "attention_mask": mask, "token_type_ids": 0 * ids} | of_task(0, 4)
+    given = given_ids() | of_task(0, 4)
     together = session.run(None, given)[0]
     for row in range(4):
         alone = session.run(None, {name: array[[row]] for name, array in given.items()})[0]
         np.testing.assert_allclose(alone, together[[row]], atol=1e-5)
-    other = tmp_path / "other.jsonl"
-    texts = [json.loads(line) for line in data.read_text().splitlines()]
-    other.write_text("".join(json.dumps(one | {"label": "xyz"[i % 3]}) + "\n" for i, one in enumerate(texts)))
-    assert main(["task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
-    again = open_session(out / "models" / "p3-24" / "model.onnx", 1)
-    np.testing.assert_allclose(again.run(None, given)[0], together, atol=1e-5)
-    assert (again.run(None, given | of_task(1, 4))[0][:, 2] > NO_CLASS / 2).all()
 
 
 @pytest.mark.long
-def test_prompts(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts(tiny: Path, data: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained once, exported, verified, compiled; a second time they come out of the cache."""
-    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+    before = trained(cache)
     out = tmp_path / "out"
     words = ["adapt", str(tiny), "--merge", "0", "--prompts", "2", "--epochs", "3", "--length", "24", "--out", str(out)]
-    assert main([*words, "--data", str(data), "--max-batch", "2", "--json"]) == 0
+    words += ["--data", f"first={data}", "--max-batch", "2", "--json"]
+    assert main(words) == 0
     plain, prompted = json.loads((out / "adapt.json").read_text())["variants"]
     assert (prompted["name"], prompted["tokens"]) == ("p2-24", 2)
     assert prompted["multiplications"] > plain["multiplications"]
@@ -286,7 +289,7 @@ def test_prompts(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert manifest.adaptation is not None
     assert (manifest.adaptation.kind, manifest.adaptation.per_layer) == ("prefix", (2, 2))
     assert [variant.tokens for variant in load_flow(out / "flow.toml").stages[0].variants] == [2, 0]
-    assert len(list((tmp_path / "cache").glob("compile/prompts/*/entry.json"))) == 1
+    assert len(trained(cache) - before) == 1
     monkeypatch.setattr("arlo.compile.adapt.texts.train_prompts", None)
-    assert main([*words, "--data", str(data), "--max-batch", "2", "--no-compile", "--json"]) == 0
+    assert main([*words, "--no-compile"]) == 0
     assert json.loads((out / "adapt.json").read_text())["variants"][1]["accuracy"] == prompted["accuracy"]

@@ -93,13 +93,20 @@ def exact(model: SourceModel, rows: Sequence[NDArray[np.int64]], types: bool = F
     return answers
 
 
-def check(session: Session, model: SourceModel, rows: Sequence[NDArray[np.int64]], *, types: bool = False) -> None:
-    """Compare the session's answers with those of transformers, row by row."""
+def check(
+    session: Session,
+    model: SourceModel,
+    rows: Sequence[NDArray[np.int64]],
+    *,
+    types: bool = False,
+    expected: Sequence[dict[str, NDArray[Any]]] | None = None,
+) -> None:
+    """Compare the session's answers with those of transformers (`expected`, where they are known), row by row."""
     tensors = padded(model, rows)
     if types:
         tensors["token_type_ids"] = tensors["input_ids"] % 2 * tensors["attention_mask"]
     found = session.run(session.outputs, tensors)
-    for index, wanted in enumerate(exact(model, rows, types)):
+    for index, wanted in enumerate(expected or exact(model, rows, types)):
         for name, answers in zip(session.outputs, found, strict=True):
             answer = answers[index][: len(rows[index])] if session.arch.by_token(name) else answers[index]
             np.testing.assert_allclose(answer, wanted[name], rtol=0, atol=BOUND * max(1, np.abs(wanted[name]).max()))
@@ -113,19 +120,22 @@ def test_every_family_answers_as_transformers_does(tmp_path: Path, family: str, 
     model, folder = exported(tmp_path, family, task)
     foreign = (family, task) in FOREIGN
     assert (Architecture.read(folder).family == "transformers") is foreign
+    rows = ragged(7)
+    expected = exact(model, rows)
     for kind in ("static", "dynamic") if foreign else ("static", "dynamic", "packed"):
         session = Session(folder, kinds=(kind,), lengths=(16, MAX_TOKENS), max_rows=8)
-        check(session, model, ragged(7))
+        check(session, model, rows, expected=expected)
         assert session.kind == kind
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "packed"])
-def test_a_thousand_ragged_rows(tmp_path: Path, kind: str) -> None:
+def test_hundreds_of_ragged_rows(tmp_path: Path) -> None:
     model, folder = exported(tmp_path, "bert")
-    session = Session(folder, kinds=(kind,), max_rows=64)
-    rows = ragged(1000, seed=4)
-    for start in range(0, 1000, 64):
-        check(session, model, rows[start : start + 64])
+    rows = ragged(320, seed=4)
+    expected = exact(model, rows)
+    for kind in ("dynamic", "packed"):
+        session = Session(folder, kinds=(kind,), max_rows=64)
+        for start in range(0, len(rows), 64):
+            check(session, model, rows[start : start + 64], expected=expected[start : start + 64])
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])

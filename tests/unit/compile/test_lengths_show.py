@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from arlo.compile.lengths.curve import SourcedCurve, assumed, from_points
-from arlo.compile.lengths.plot import by_number, over_length, write_page
+from arlo.compile.lengths.plot import document
 from arlo.compile.lengths.show import as_dict, rows, sentences, short, table
 from arlo.compile.steps.lengths import LengthChoice, choose_lengths
-from arlo.errors import ConfigError
 from arlo.traces.traffic import traffic
 
 LINE = from_points([(n, 100.0 * n + 1000) for n in range(16, 129, 16)], "measured on cpu: test", ["a <note>"])
@@ -77,31 +76,23 @@ def test_json_has_times_only_where_they_are_times(found: LengthChoice, guessed: 
     assert relative["best"][1]["saving"] > 0.3
 
 
-def test_the_figures_show_the_figures(found: LengthChoice, guessed: LengthChoice) -> None:
-    named = {trace.name: trace for trace in by_number(found).data}
-    assert list(named["best lengths"].x) == list(range(1, len(found.choice.rows) + 1))
-    assert list(named["best lengths"].y) == [float(f"{row.expected_us / 1000:.4g}") for row in found.choice.rows]
-    assert list(named["chosen"].x) == [found.choice.runtimes]
-    assert "as named" in named
-    over = {trace.name: trace for trace in over_length(guessed).data}
-    assert sum(over["requests (%)"].y) == pytest.approx(100, abs=0.1)
-    assert list(over["chosen runtimes"].x) == [0, *guessed.lengths]
-    assert max(over["latency, assumed"].y) == 100
-    assert "runtimes as named" in {trace.name for trace in over_length(found).data}
+def test_the_charts_show_the_figures(found: LengthChoice, guessed: LengthChoice) -> None:
+    def lines(choice: LengthChoice) -> dict[str, dict[str, Any]]:
+        return {each["name"]: each for chart in document(choice, title="x")["charts"] for each in chart["lines"]}
 
-
-def test_the_page_is_whole_and_loads_nothing(found: LengthChoice, tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "lengths.html"
-    write_page(found, path, title="Lengths for <m>")
-    text = path.read_text()
-    assert text.count("<h1>Lengths for &lt;m&gt;</h1>") == 1
-    assert "a &lt;note&gt;" in text
-    assert "default-src 'none'" in text
-    assert 'src="http' not in text
-    assert text.endswith("</html>\n")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        write_page(found, tmp_path / "file" / "lengths.html", title="x")
+    named = lines(found)
+    assert named["best lengths"]["x"] == list(range(1, len(found.choice.rows) + 1))
+    assert named["best lengths"]["y"] == pytest.approx([r.expected_us / 1000 for r in found.choice.rows], rel=1e-4)
+    assert named["chosen"]["x"] == [found.choice.runtimes]
+    assert {"as named", "runtimes as named"} <= set(named)
+    assert len(named["saved"]["x"]) == len(found.choice.rows) - 1
+    over = lines(guessed)
+    assert sum(over["requests (%)"]["y"]) == pytest.approx(100, abs=0.1)
+    assert over["chosen runtimes"]["x"][::2] == [0, *guessed.lengths[:-1]]
+    assert max(over["latency, assumed"]["y"]) == 100
+    whole = document(found, title="Lengths")
+    assert whole["warnings"] == ["a <note>"]
+    assert whole["tables"][0]["marked"] == [found.choice.runtimes - 1]
 
 
 def test_many_lengths_are_shortened() -> None:

@@ -57,6 +57,8 @@ def test_bad_lengths_are_refused(text: str, says: str) -> None:
         ({"name": ""}, "cannot name a model"),
         ({"task": "translation"}, "use one of auto, embedding"),
         ({"max_batch": 0}, "max_batch must be 1 or more"),
+        ({"max_batch": 2**16 + 1}, "max_batch must be at most 65536"),
+        ({"lengths": (2**20 + 1,)}, "lengths must be 1048576 tokens or fewer"),
         ({"memory_mb": 100}, "memory_mb goes with max_batch = auto"),
         ({"max_batch": "auto", "memory_mb": 0}, "memory_mb must be 1 or more"),
         ({"latency_profile": Path("profile")}, "goes with lengths = auto or max_batch = auto"),

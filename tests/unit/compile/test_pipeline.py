@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
 import itertools
 import json
@@ -15,15 +16,17 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as triton
 
+import arlo.compile.runtime
 import arlo.compile.steps.latency
 from arlo.catalog.manifest import Manifest
 from arlo.compile import CompileOptions, Progress, compile_model
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
+from arlo.compile.pipeline import collected
 from arlo.compile.report import disk_bytes, summarise
 from arlo.compile.steps.verify import pad_rows
 from arlo.compile.texts import Texts
 from arlo.errors import CompileError
-from tests.fakes.tiny_model import DIM, LABELS, MAX_TOKENS, write_tiny
+from tests.fakes.tiny_model import DIM, MAX_TOKENS, write_tiny
 from tests.unit.compile.conftest import FirstBuild
 
 
@@ -174,6 +177,37 @@ def test_remeasure_measures_and_takes_the_rest_from_the_cache(tiny_options: Comp
     assert {event.step for event in events if event.done and not event.cached} == {"resolve", "latency", "repository"}
 
 
+def test_a_small_model_is_built_in_this_process(tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are started when they are asked for, and for models that are not small."""
+    asked, run_all = [], arlo.compile.runtime.run_all
+
+    def recorded(*args: Any, jobs: int, **more: Any) -> list[Any]:
+        asked.append(jobs)
+        return run_all(*args, jobs=jobs, **more)
+
+    monkeypatch.setattr(arlo.compile.runtime, "run_all", recorded)
+    monkeypatch.setattr(arlo.compile.runtime.psutil, "cpu_count", lambda: 2)
+    options = dataclasses.replace(tiny_options, lengths=(17, 18), dynamic=False)
+    compile_model(options)
+    assert asked == []
+    monkeypatch.setattr(arlo.compile.runtime, "_SMALL_BYTES", 0)
+    manifest = compile_model(dataclasses.replace(options, lengths=(19, 20)))
+    assert asked == [2]
+    assert all(runtime.verification for runtime in manifest.runtimes)
+
+
+def test_measuring_memory_leaves_out_what_was_there() -> None:
+    """Of collections of garbage; who has it left out already keeps it so."""
+    gc.unfreeze()
+    with collected():
+        assert gc.get_freeze_count() > 1000
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    with collected():
+        pass
+    assert gc.get_freeze_count() > 1000
+
+
 def test_the_memory_is_what_opening_and_running_added(
     tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,29 +252,18 @@ def test_without_the_cache_nothing_is_kept(tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("family", "head", "task", "dims", "token_level"),
-    [
-        ("roberta", "ForSequenceClassification", "reranker", (1,), False),
-        ("bert", "ForTokenClassification", "token-classification", (LABELS,), True),
-    ],
-)
-def test_families_and_heads(  # noqa: PLR0917
-    tmp_path: Path, family: str, head: str, task: str, dims: tuple[int, ...], token_level: bool
-) -> None:
-    labels = 1 if task == "reranker" else LABELS
-    source = write_tiny(tmp_path / "model", family=family, head=head, labels=labels)
+def test_a_cross_encoder_in_batches(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "model", family="roberta", head="ForSequenceClassification", labels=1)
     manifest = compile_model(
         CompileOptions(
             source=source, out=tmp_path / "out", lengths=(8, MAX_TOKENS), max_batch=3, cache=tmp_path / "cache"
         )
     )
-    assert manifest.task == task
-    first = manifest.outputs[0]
-    assert (first.dims, first.token_level) == (dims, token_level)
-    assert first.name == "logits"
-    assert [t.name for t in manifest.inputs][2:] == (["token_type_ids"] if family == "bert" else [])
-    assert manifest.inputs[0].pad_value == (1 if family == "roberta" else 0)
+    assert manifest.task == "reranker"
+    (first,) = manifest.outputs
+    assert (first.name, first.dims, first.token_level) == ("logits", (1,), False)
+    assert [t.name for t in manifest.inputs] == ["input_ids", "attention_mask"]
+    assert manifest.inputs[0].pad_value == 1
     assert all(r.verification is not None and r.verification.max_abs_diff <= 1e-4 for r in manifest.runtimes)
     assert [(p.length, p.batch) for p in manifest.runtimes[0].latency] == [(8, 1), (8, 2), (8, 3)]
     config = config_of(tmp_path / "out", manifest.runtimes[0].name)

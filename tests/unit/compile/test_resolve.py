@@ -45,6 +45,7 @@ def test_a_plain_folder_is_an_embedder_with_mean_pooling_and_says_so(tmp_path: P
     model = read(write_shell(tmp_path / "My model!"))
     assert (model.name, model.task, model.pooling, model.normalize) == ("My-model", "embedding", ("mean",), False)
     assert "no modules.json" in model.notes[0]
+    assert read(write_shell(tmp_path / ("x" * 250))).name == "x" * 200
 
 
 @pytest.mark.parametrize(
@@ -247,8 +248,11 @@ def test_prompts_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     assert model.prompts == {"query": "query: ", "document": "", "odd": ""}
     assert (model.default_prompt, model.dimensions) == ("query", 8)
     file.write_text(json.dumps(told | {"default_prompt_name": "other"}))
-    with pytest.raises(ConfigError, match="default_prompt_name 'other' is none of its prompts"):
+    with pytest.raises(ConfigError, match='default_prompt_name = "other" is none of its prompts'):
         read(folder)
+    for known in ("query", "document"):  # sentence-transformers has both, and they are empty
+        file.write_text(json.dumps({"default_prompt_name": known}))
+        assert (read(folder).prompts, read(folder).default_prompt) == ({}, "")
     file.write_text(json.dumps({"prompts": None}))
     assert read(folder).prompts == {}
     file.write_text("{")

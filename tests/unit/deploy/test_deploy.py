@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -226,7 +227,7 @@ def test_the_gateway_image_has_the_libraries_the_program_needs() -> None:
     dockerfile = (DEPLOY / "Dockerfile").read_text()
     listed = set(re.findall(r"^\s+(lib\S+) \\$", dockerfile, flags=re.M))
     reached = closure(listed | {"libc6", "libstdc++6", "libgcc-s1"})
-    needed = {package_of(Path(path)) for path in linked}
+    needed = packages_of([Path(path) for path in linked])
     assert needed <= reached, f"add to deploy/Dockerfile: {sorted(needed - reached)}"
 
 
@@ -235,21 +236,32 @@ def gateway_program() -> str | None:
     return str(beside) if beside.exists() else shutil.which("arlo-gateway")
 
 
-def package_of(library: Path) -> str:
-    for path in (
-        library,
-        library.resolve(),
-        Path("/usr" + str(library)),
-        Path(str(library.resolve()).removeprefix("/usr")),
-    ):
-        result = subprocess.run(["dpkg-query", "-S", str(path)], capture_output=True, text=True, check=False)
-        if result.returncode == 0:
-            return result.stdout.split(":")[0]
-    raise AssertionError(f"no package owns {library}")
+def packages_of(libraries: Sequence[Path]) -> set[str]:
+    """The Debian packages that own them, by one of the paths that each has."""
+    paths = {
+        library: (str(library), str(library.resolve()), f"/usr{library}", str(library.resolve()).removeprefix("/usr"))
+        for library in libraries
+    }
+    command = ["dpkg-query", "-S", *sorted({path for each in paths.values() for path in each})]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # it fails where it finds none
+    owners = {
+        path: names.split(":")[0]
+        for names, _, path in (line.rpartition(": ") for line in found.splitlines() if not line.startswith("diversion"))
+    }
+    for library, each in paths.items():
+        assert owners.keys() & set(each), f"no package owns {library}"
+    return {next(owners[path] for path in each if path in owners) for each in paths.values()}
 
 
 def closure(packages: set[str]) -> set[str]:
     """The packages and all that they depend on, as installed here."""
+    listed = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package}\t${Depends}, ${Pre-Depends}\n"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    needs = dict(line.split("\t") for line in listed.splitlines())
     seen: set[str] = set()
     todo = list(packages)
     while todo:
@@ -257,13 +269,8 @@ def closure(packages: set[str]) -> set[str]:
         if package in seen:
             continue
         seen.add(package)
-        fields = subprocess.run(
-            ["dpkg-query", "-W", "-f", "${Depends}, ${Pre-Depends}", package],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        todo += [re.split(r"[ :(|]", part.strip())[0] for part in fields.stdout.split(",") if part.strip()]
+        parts = needs.get(package, "").split(",")
+        todo += [re.split(r"[ :(|]", part.strip())[0] for part in parts if part.strip()]
     return seen
 
 

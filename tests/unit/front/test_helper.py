@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from arlo.front.helper import LONGEST_TEXT, LONGEST_WORD, MOST_CHARACTERS, RefusalError, encode, load
+from arlo.front.helper import LONGEST_TEXT, LONGEST_WORD, MOST_BYTES, MOST_CHARACTERS, RefusalError, encode, load
 
 WORDS = {"[UNK]": 0, "a": 1, "b": 2}
 
@@ -46,9 +46,22 @@ def test_a_long_text_is_cut_before_it_is_read(file: bytes, keep_end: bool) -> No
     assert array("i", ids[: 4 * (most + 2)]).tolist() == [2 if keep_end else 1] * most + [1, 2]
 
 
-def test_a_text_that_is_cut_says_so_though_few_tokens_are_left(file: bytes) -> None:
-    answer, _ = encode(load(file), *asked([" " * 250 * 8 + "a"], 8))
-    assert (answer["counts"], answer["cut"]) == ([0], [1])
+@pytest.mark.parametrize("keep_end", [False, True])
+def test_spaces_do_not_make_a_text_too_long(file: bytes, keep_end: bool) -> None:
+    loaded = load(file)
+    for text in ("a" + " " * 3000, " " * 3000 + "a", "a" + " " * 3000 + "b"):
+        answer, ids = encode(loaded, *asked([text, "b" * 3000 + " a"], 8, keep_end=keep_end))
+        assert (answer["counts"], answer["cut"]) == ([len(text.split()), 2], [0, 0])
+        assert array("i", ids[:4]).tolist() == [1]
+    answer, _ = encode(loaded, *asked(["a" + " " * 3000, " " * 3000 + "b "], 8, pairs=True))
+    assert (answer["counts"], answer["cut"]) == ([2], [0])
+
+
+def test_a_text_of_which_the_gateway_sends_a_part_is_too_long(file: bytes) -> None:
+    loaded = load(file)
+    for spaces, cut in ((MOST_BYTES * 8 - 1, 0), (MOST_BYTES * 8, 1)):
+        answer, _ = encode(loaded, *asked([" " * spaces + "a"], 8))
+        assert (answer["counts"], answer["cut"]) == ([1], [cut])
 
 
 def test_the_longer_of_a_pair_is_cut(file: bytes) -> None:

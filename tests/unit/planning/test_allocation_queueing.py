@@ -1,5 +1,5 @@
 """The objective that counts waiting: its formulas where they are known, its search against all allocations of small
-problems, and what it does at the edges. The comparison with other objectives is benchmarks/objective.py."""
+problems, and what it does at the edges."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_one_level_is_half_of_the_wait_of_erlang_c(servers: int, used: float) ->
 @pytest.mark.parametrize("servers", [1, 2, 5, 10, 20])
 @pytest.mark.parametrize(("used", "most"), [(0.5, 1.03), (0.7, 1.12), (0.8, 1.22), (0.9, 1.38), (0.95, 1.52)])
 def test_a_level_by_itself_is_predicted_too_slow_never_too_fast(servers: int, used: float, most: float) -> None:
-    """Against a simulated M/D/c; the figures stand in benchmarks/README.md."""
+    """Against a simulated M/D/c."""
     arrived = np.cumsum(np.random.default_rng(0).exponential(1 / (used * servers), 1_000_000))
     waits = []
     for first in range(servers):  # equal services: the n-th request follows the one `servers` before it

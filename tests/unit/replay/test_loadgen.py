@@ -442,7 +442,7 @@ def test_outcomes_of_the_program(server: KServeServer, tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "failed 1" in done.stdout
     assert "odd" in done.stdout
-    assert {p.name for p in out.iterdir()} == {"result.json", "records.npy", "trace.csv", "report.html"}
+    assert {p.name for p in out.iterdir()} == {"result.json", "records.npy", "trace.csv", "report.html", "report.json"}
     again = subprocess.run(
         [*command(server)[:4], str(out / "trace.csv"), "--target", server.endpoint, "--speed", "2", "--json"],
         capture_output=True, text=True, timeout=60, check=False,

@@ -28,10 +28,9 @@ from arlo.simulator.profiles import (
     tables,
     wrong,
 )
-from arlo.simulator.profiles.estimated import SCALES, bert_large, large_512_ms
+from arlo.simulator.profiles.estimated import SCALES, bert_large
 from arlo.simulator.scenario.scenario import RuntimeModel
-from benchmarks.derive_profiles import derive, to_json
-from benchmarks.figures import fig02_latency
+from benchmarks.papers.arlo.published import derive, to_json
 from tests.fakes.development_data import development_file
 
 SHIPPED = [name for name in profile_names() if name != tables.DENSE]
@@ -106,14 +105,6 @@ class TestEstimated:
         for scale, (factor, at, _) in SCALES.items():
             assert bert_large(scale=scale).static_ms(at) == pytest.approx(factor * base.static_ms(at))
         assert load_profile("bert-large", scale=6.0).static_ms(512) == pytest.approx(6)
-
-    def test_the_paper_s_loads_contradict_each_other(self) -> None:
-        """No latency of BERT-large lets ST keep up with 1.5k req/s on 10 GPUs and collapse at 25k on 300."""
-        limits = {text: (low, high) for text, low, high in fig02_latency.large_limits()}
-        keeps_up = next(high for text, (_, high) in limits.items() if "ST keeps up" in text)
-        collapses = next(low for text, (low, _) in limits.items() if "ST collapses" in text)
-        assert keeps_up < collapses
-        assert all(not keeps_up > large_512_ms(scale) for scale in SCALES)
 
 
 class TestDynamicShapes:
@@ -231,8 +222,8 @@ class TestDense:
         assert profile.dynamic_ms(512) == profile.dynamic_ms(509)  # without the outlier
         assert profile.static_ms(300, 2) == profile.dynamic_ms(300, 2)
         assert profile.dynamic_ms(505) / profile.dynamic_ms(61) == pytest.approx(
-            fig02_latency.load_profile("bert-base", dynamic="published").dynamic_ms(512)
-            / fig02_latency.load_profile("bert-base", dynamic="published").dynamic_ms(64)
+            load_profile("bert-base", dynamic="published").dynamic_ms(512)
+            / load_profile("bert-base", dynamic="published").dynamic_ms(64)
         )
         with pytest.raises(ConfigError, match="dynamic-shape engine already"):
             load_profile(tables.DENSE, dynamic="flat")
@@ -450,34 +441,3 @@ class TestWrong:
     def test_a_believed_truth_is_kept(self) -> None:
         twice = wrong(wrong(load_profile("bert-base").static_runtimes([512]), 0.1), 0.1)
         assert twice[0].truth == ((512, 1, 4.86),)
-
-
-class TestFigure:
-    def test_rows(self) -> None:
-        rows = fig02_latency.rows()
-        assert {row["paper"] for row in rows} >= {"4.86 ms", "4.22x", "5.25x", "4.28x", "80.6 %"}
-        assert all(set(row) == {"experiment", "quantity", "paper", "ours", "note"} for row in rows)
-        assert rows[0]["ours"] == "4.86 ms"
-
-    def test_lengths_are_the_paper_s(self) -> None:
-        tokens, share = fig02_latency.paper_lengths()
-        assert share.sum() == pytest.approx(1)
-        assert tokens.max() == 512
-        cumulative = np.cumsum(share)
-        assert tokens[np.searchsorted(cumulative, 0.5)] == pytest.approx(21 * 512 / 125, abs=3)
-        assert tokens[np.searchsorted(cumulative, 0.98)] == pytest.approx(72 * 512 / 125, abs=6)
-
-    def test_waiting_is_that_of_known_queues(self) -> None:
-        def md1(mean: float, rate: float) -> float:
-            busy = rate * mean / 1000
-            return mean + busy * mean / (2 * (1 - busy))
-
-        assert fig02_latency.mean_latency((10.0, 100.0), 50, 1) == pytest.approx(md1(10, 50) + 0.8)
-        # M/M/2 at half load: T = S / (1 - rho^2)
-        assert fig02_latency.mean_latency((10.0, 200.0), 100, 2) == pytest.approx(10 / 0.75 + 0.8)
-        assert fig02_latency.mean_latency((10.0, 100.0), 100, 1) == math.inf
-
-    def test_the_figure_has_each_curve(self) -> None:
-        picture = fig02_latency.figure(["bert-base"], ["added", "falling"])
-        assert [trace.name for trace in picture.data] == ["padded", "static", "dynamic, added", "dynamic, falling"]
-        assert picture.data[1].y[511] == pytest.approx(4.86)

@@ -1,1 +1,0 @@
-"""Flows: planners beside the paper's figures."""

@@ -1,1 +1,0 @@
-../../../triton_repo/templates/tensors.py

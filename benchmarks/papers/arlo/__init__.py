@@ -1,0 +1,1 @@
+"""The evaluation of Arlo's paper beside ours: `make figures`."""

@@ -1,0 +1,1 @@
+"""OTAS: its figures, and INFaaS, PetS, ToMe and VPT as it compares with them."""

@@ -1,1 +1,0 @@
-"""Token adaptation: OTAS's figures beside ours, and a body of text on real engines."""

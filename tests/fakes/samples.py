@@ -1,0 +1,71 @@
+"""Samples of `arlo top`, 2 s apart, of the clusters in tests.fakes.control_status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from arlo.cli.top.tables import Document
+from arlo.cli.top.view import History, Sample
+from arlo.control.gateway.messages import to_dict
+from tests.fakes.control_status import (
+    CASCADE,
+    FLOW,
+    cascade_deployment,
+    cascade_stats,
+    cascade_status,
+    control_status,
+    flow_deployment,
+    flow_stats,
+    gateway_deployment,
+    gateway_stats,
+    several_deployment,
+    several_stats,
+    several_status,
+)
+
+P98_MS = (38, 41, 40, 44, 52, 61, 96, 139, 171, 122, 70, 45, 41, 40, 41)
+
+
+def one(step: int, **other: Any) -> Sample:
+    """One model in the middle of a move."""
+    stats = to_dict(gateway_stats(step=step))
+    stats["total"]["p98_us"] = 1000 * P98_MS[(step - 1) % len(P98_MS)]
+    values: dict[str, Any] = {
+        "control": control_status(),
+        "deployment": to_dict(gateway_deployment()),
+        "stats": {"minilm": stats},
+    }
+    return Sample(**({"at_s": 2.0 * step} | values | other))
+
+
+def several(step: int, **other: Any) -> Sample:
+    """Two models, each on workers of its own."""
+    stats = {model: to_dict(several_stats(model, step=step)) for model in ("embedder", "reranker")}
+    values: dict[str, Any] = {
+        "control": several_status(dedicated=True),
+        "deployment": to_dict(several_deployment()),
+        "stats": stats,
+    }
+    return Sample(**({"at_s": 2.0 * step} | values | other))
+
+
+def cascade(step: int, **other: Any) -> Sample:
+    """A cascade of two stages."""
+    stats = {model: to_dict(cascade_stats(model, step=step)) for model in CASCADE}
+    values: dict[str, Any] = {"control": cascade_status(), "deployment": to_dict(cascade_deployment()), "stats": stats}
+    return Sample(**({"at_s": 2.0 * step} | values | other))
+
+
+def pipeline(step: int, **other: Any) -> Sample:
+    """A pipeline of two stages, without a control plane."""
+    stats = {model: to_dict(flow_stats(model, step=step)) for model in FLOW}
+    values: dict[str, Any] = {"deployment": to_dict(flow_deployment()), "stats": stats}
+    return Sample(**({"at_s": 2.0 * step} | values | other))
+
+
+def after(make: Callable[..., Sample], *steps: int, **other: Any) -> Document:
+    """The document after these steps."""
+    history = History()
+    documents = [history.add(make(step, **other)) for step in steps]
+    return documents[-1]
