@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import itertools
 import threading
@@ -49,8 +48,6 @@ class _Link:
                 self._events.put_nowait((self, response))
         except ClientError as error:
             self._events.put_nowait((self, error))
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:  # a transport that does not keep its word must not hang the caller
             self._events.put_nowait(_Ended(error))
         else:
@@ -158,8 +155,6 @@ class _Run:
                     self._window.add(entry, monotonic_s())
                     if not self._paused:
                         self._send(entry.request)
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:  # belongs to the caller, who waits in items()
             self._events.put_nowait(_Ended(error))
         else:

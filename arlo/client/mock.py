@@ -124,8 +124,8 @@ class MockTransport:
             raise RequestCancelledError("the client was closed while a request was under way", code="CANCELLED")
         return answer()
 
-    def stream(self, requests: Iterator[Any]) -> _MockStream:
-        """See arlo.client.Transport. Requests are answered one after the other, in order."""
+    def stream(self, requests: Any) -> _MockStream:
+        """See arlo.client.Transport, and AsyncTransport. Requests are answered one after the other, in order."""
         self._begin(STREAM)
         return _MockStream(self, requests)
 
@@ -140,10 +140,7 @@ class MockTransport:
         await asyncio.sleep(wait_s)
         return answer()
 
-    def stream_async(self, requests: AsyncIterator[Any]) -> _MockStream:
-        """See arlo.client.AsyncTransport. Requests are answered one after the other, in order."""
-        self._begin(STREAM)
-        return _MockStream(self, requests)
+    stream_async = stream
 
     async def close_async(self) -> None:
         """See arlo.client.AsyncTransport."""

@@ -186,12 +186,13 @@ async def test_an_async_source_may_wait_for_answers(server: KServeServer) -> Non
     assert got == ["0", "1", "2", "3", "4"]
 
 
-def test_what_the_source_raises_is_raised(client: Twin, server: KServeServer) -> None:
+@pytest.mark.parametrize("error", [KeyError, asyncio.CancelledError])
+def test_what_the_source_raises_is_raised(client: Twin, server: KServeServer, error: type[BaseException]) -> None:
     def rows() -> Iterator[list[int]]:
         yield [1]
-        raise KeyError("the source")
+        raise error
 
-    with pytest.raises(KeyError, match="the source"):
+    with pytest.raises(error):
         list(client.stream(rows()))
     assert no_streams(server)
 

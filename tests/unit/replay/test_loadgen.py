@@ -252,8 +252,7 @@ def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
     from tests.fakes.certificates import Authority
 
     authority = Authority(tmp_path / "authority")
-    cert, key = authority.issue("gateway.example", loopback=False)
-    ca = authority.ca
+    ca, (cert, key) = authority.ca, authority.issue("gateway.example", loopback=False)
     credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())], ca.read_bytes(), True)
     tls = TLS(ca=ca, cert=cert, key=key, server_name="gateway.example")
     with KServeServer(credentials=credentials) as server:
