@@ -43,13 +43,13 @@ def fake(tmp_path: Path) -> dict[str, str]:
 
 def test_a_stage_that_fails_or_does_not_end_leaves_time_to_the_next(tmp_path: Path, fake: dict[str, str]) -> None:
     out, start_s = tmp_path / "out", time.monotonic()
-    command = [str(RUN), "14", "--out", str(out), "facts", "mixes", "table"]
+    command = [str(RUN), "20", "--out", str(out), "facts", "mixes", "table"]
     done = subprocess.run(command, env=fake, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert time.monotonic() - start_s < 14 + BUSY_S
+    assert time.monotonic() - start_s < 20 + BUSY_S
     log = (out / "log.txt").read_text()
     assert "facts: failed with 3: no such card" in log
-    assert re.search(r"mixes: [1-9] s", log)
+    assert re.search(r"mixes: \d+ s", log)
     assert "mixes: ended by its time limit" in log
     assert "table: done" in log
     assert {path.name for path in out.iterdir()} == {
