@@ -403,7 +403,7 @@ def test_flags_and_keys_agree() -> None:
         ("--find-workers --scaling target", "--find-workers is for a fixed number of GPUs"),
         ("--record x.txt", "--record writes .csv or .parquet, not '.txt'"),
         ("--record x.csv --rate 1,2", "--record writes one run, but the lists ask for 2"),
-        ("--plot x.png", "--plot writes an HTML file"),
+        ("--plot x.png", "--plot writes a page, .html, or a file for `arlo report`, .json, not 'x.png'"),
         ("--save x.toml --rate 1,2", "--save writes one scenario, but the lists ask for 2 runs"),
         ("--save no/such/x.toml", "no/such is no folder: make it first"),
         ("--price 0", "--price must be above 0, not 0"),
