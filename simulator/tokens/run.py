@@ -99,7 +99,7 @@ def run(
     before_j = _joules(spec, engine)
     engine.finish()
     spent_j = _joules(spec, engine) - before_j if spec.metered else None
-    return _figures(spec, engine.columns(), kinds, seed, round(warmup_s * S_NS), spent_j=spent_j)
+    return result_of(spec, engine.columns(), kinds, seed, round(warmup_s * S_NS), spent_j=spent_j)
 
 
 def _joules(spec: TokenSpec, engine: _core.Simulation) -> float:
@@ -167,7 +167,7 @@ def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: 
     return engine
 
 
-def _figures(
+def result_of(
     spec: TokenSpec,
     columns: Mapping[str, NDArray[Any]],
     kind: NDArray[np.uint16],
