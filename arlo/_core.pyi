@@ -121,19 +121,14 @@ class InstanceView:
     def queued(self) -> int:
         """Requests bound to it, not started."""
 
-def tokens_for_rate(by_rate: Sequence[tuple[float, int]], rate: float) -> int:
-    """
-    OTAS, Algorithm 3's f: the count of the first (rate, count) that this rate is below; beyond them all 0.
-    """
-
 def tokens_printed(
-    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], literal: bool = False
+    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]]
 ) -> tuple[list[int], float, float, int]:
     """
     OTAS, Algorithm 2: (option of each batch or -1, utility, bound, end in ns); see src/solve/tokens/plan.h.
 
     `batches` by deadline, each (options, mean utility of its rows); an option is (time, utility, deadline), times
-    in ns. `literal`: with the printed initial states, which may run a batch past its deadline.
+    in ns.
     """
 
 def tokens_manual(
@@ -178,12 +173,9 @@ class TokenCounts:
         beta: int = 5,
         initial: int = 2000000000,
         kappa: float = 0.8,
-        by_rate: Sequence[tuple[float, int]] = [],
         window: int,
-        adaptive: bool = True,
         horizon: int,
         share: float = 1.0,
-        switching: int = 0,
         looked_at: int = 32,
         energy: Sequence[float] = [],
     ) -> None: ...
@@ -291,9 +283,6 @@ class Scheduler:
 
     def clear_tokens(self, variant: int) -> None:
         """By its first variant: it is no body any more."""
-
-    def token_price(self, variant: int) -> float:
-        """Utility of a worker-second, at its last decision."""
 
     def set_share(self, variant: int, share: float) -> None:
         """

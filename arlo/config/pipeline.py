@@ -51,9 +51,8 @@ class PipelineConfig:
     tokens: str = option(
         default="price",
         doc="Where variants of one model differ by their number of tokens: which of them executes a batch is chosen "
-        "when it begins, by utility, load and time left. `price` and `exact` plan what waits for the most utility, "
-        "`price` with what is to come in view; `printed` is OTAS's rule; `fixed:N` always takes that number "
-        "(`fixed:0`, `fixed:-8`).",
+        "when it begins, by utility, load and time left. `price` plans what waits for the most utility, with what is "
+        "to come in view; `printed` is OTAS's rule; `fixed:N` always takes that number (`fixed:0`, `fixed:-8`).",
     )
     shadow: float = option(
         default=0.001,
@@ -96,13 +95,13 @@ class PipelineConfig:
         return int(count) if rule == "fixed" else None
 
     def check_relations(self) -> None:
-        if not re.fullmatch(r"price|exact|printed|fixed:[+-]?\d+", self.tokens):
+        if not re.fullmatch(r"price|printed|fixed:[+-]?\d+", self.tokens):
             raise FieldError(
                 "pipeline",
                 "tokens",
-                f'must be "price", "exact", "printed" or "fixed:N", as "fixed:-8", not {self.tokens!r}',
+                f'must be "price", "printed" or "fixed:N", as "fixed:-8", not {self.tokens!r}',
             )
-        if self.tokens in ("exact", "printed") and self.workers:
+        if self.tokens == "printed" and self.workers:
             raise FieldError(
                 "pipeline",
                 "tokens",

@@ -70,14 +70,12 @@ class TokenSpec:
     beta: int = 5  # Algorithm 3 decides up to this many batches,
     initial_s: float = 2.0  # and in this time
     kappa: float = 0.8  # Algorithm 3: a batch worth more on average gets the most tokens
-    by_rate: tuple[tuple[float, int], ...] = ()  # (queries per second, tokens up to it), ascending; beyond: the fewest
-    window_s: float = 1.0  # printed, load: that rates are of
+    window_s: float = 1.0  # printed: that rates are of
     horizon_s: float = 5.0  # price: that rates are of, and in which what waits shall be through; some SLOs
     share: float = 1.0  # price: of the workers' time that may be sold
-    switch_ms: float = 0.0  # that another variant than the one before costs
     spread: float = 0.0  # of the logarithm of a factor on execution times
     watts: float = 0.0  # of counts without their own; 0: not known
-    joule: float = 0.0  # exact, price: utility of a joule that is not spent; 0: energy has no say
+    joule: float = 0.0  # price: utility of a joule that is not spent; 0: energy has no say
     workload: WorkloadSection = dataclasses.field(default_factory=WorkloadSection)
 
     def __post_init__(self) -> None:
@@ -130,10 +128,7 @@ class TokenSpec:
             )
         if self.workload.bulk_share:
             raise ConfigError("[workload]: bulk_share does not go with [tokens]: leave it out")
-        for rate, count in self.by_rate:
-            if count not in tokens or not rate > 0:
-                raise ConfigError(f"by_rate: [queries per second, tokens], tokens of a variant, not [{rate}, {count}]")
-        for name in ("delta_ms", "eta_ms", "mu", "kappa", "initial_s", "switch_ms"):
+        for name in ("delta_ms", "eta_ms", "mu", "kappa", "initial_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ConfigError(f"[tokens]: {name} must be at least 0")
         for name in ("window_s", "horizon_s", "share", "batch"):
@@ -235,7 +230,6 @@ def read_tokens(raw: Any) -> TokenSpec:
                 str(task): tuple(tuple(map(float, each)) for each in by_variant)
                 for task, by_variant in dict(values.pop("bin_accuracy", {})).items()
             },
-            by_rate=tuple((float(rate), int(tokens)) for rate, tokens in values.pop("by_rate", [])),
             **values,
         )
     except KeyError as error:

@@ -21,7 +21,7 @@ from arlo.simulator.tokens.file import TokenSpec
 
 MS_NS = 1_000_000
 S_NS = 1_000_000_000
-POLICIES = ("printed", "exact", "price", "load")
+POLICIES = ("printed", "price")
 TYPES = ("accurate", "wrong", "late", "evicted")
 ON_TIME = 0  # of the outcomes in _core.Simulation.columns()
 NOISES = 1024  # factors on execution times
@@ -99,7 +99,7 @@ def run(
     before_j = _joules(spec, engine)
     engine.finish()
     spent_j = _joules(spec, engine) - before_j if spec.metered else None
-    return _figures(spec, engine.columns(), kinds, seed, round(warmup_s * S_NS), spent_j=spent_j)
+    return result_of(spec, engine.columns(), kinds, seed, round(warmup_s * S_NS), spent_j=spent_j)
 
 
 def _joules(spec: TokenSpec, engine: _core.Simulation) -> float:
@@ -150,11 +150,9 @@ def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: 
         beta=spec.beta,
         initial=round(spec.initial_s * S_NS),
         kappa=spec.kappa,
-        by_rate=[(rate, spec.tokens.index(count)) for rate, count in spec.by_rate],
         window=round((spec.horizon_s if name == "price" else spec.window_s) * S_NS),
         horizon=round(spec.horizon_s * S_NS),
         share=spec.share,
-        switching=round(spec.switch_ms * MS_NS),
         energy=[spec.joule * watts for watts in spec.watts_of] if spec.joule > 0 else [],
     )
     for number, slo in enumerate(slos):
@@ -167,7 +165,7 @@ def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: 
     return engine
 
 
-def _figures(
+def result_of(
     spec: TokenSpec,
     columns: Mapping[str, NDArray[Any]],
     kind: NDArray[np.uint16],
@@ -176,7 +174,10 @@ def _figures(
     *,
     spent_j: float | None,
 ) -> TokenResult:
-    """Whether an answer is right is drawn for each query once, whatever the policy and the count."""
+    """The figures, from columns as of `_core.Simulation.columns()`.
+
+    Whether an answer is right is drawn for each query once, whatever the policy and the count.
+    """
     counted = columns["arrived_ns"] >= warmup_ns
     count_of_runtime = [at for at, variant in enumerate(spec.variants) for _ in variant.engines]
     count = np.array([*count_of_runtime, -1])[columns["runtime"]]  # -1: it was never executed

@@ -20,6 +20,7 @@
 
 #include "bindings/bind.h"
 #include "dispatch/scheduler.h"
+#include "solve/tokens/chooser.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -49,6 +50,10 @@ void need_state(const Scheduler& s, RequestHandle handle, bool started, bool los
   const RequestState state = s.state(handle);
   if ((started && state == RequestState::kStarted) || (lost && state == RequestState::kLost)) return;
   throw nb::value_error(("request " + std::to_string(handle) + " is not " + wanted).c_str());
+}
+
+void set_tokens(Scheduler& s, const solve::tokens::TokenCounts& counts) {
+  s.set_body(counts.variants, solve::tokens::make_chooser(counts));
 }
 
 void bind_values(nb::module_& m) {
@@ -232,10 +237,9 @@ void bind_scheduler(nb::module_& m) {
   scheduler.def("levels", &Scheduler::levels)
       .def("level_max_length", &Scheduler::level_max_length, "level"_a, "In tokens; 0 for no such level.")
       .def("ideal_level", &Scheduler::ideal_level, "length"_a, "variant"_a = 0, "-1 when no level is long enough.")
-      .def("set_tokens", &Scheduler::set_tokens, "counts"_a,
+      .def("set_tokens", &set_tokens, "counts"_a,
            "Variants that are a body: a batch gets one of them when it starts; under `late` with batches.")
-      .def("clear_tokens", &Scheduler::clear_tokens, "variant"_a, "By its first variant: it is no body any more.")
-      .def("token_price", &Scheduler::token_price, "variant"_a, "Utility of a worker-second, at its last decision.")
+      .def("clear_tokens", &Scheduler::clear_body, "variant"_a, "By its first variant: it is no body any more.")
       .def("set_share", &Scheduler::set_share, "variant"_a, "share"_a,
            "What a variant may count on of the workers that it shares, above 0; 1 unless it is said.")
       .def("queued", &Scheduler::queued, "Requests that wait, parked ones included.")

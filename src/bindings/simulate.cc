@@ -230,7 +230,7 @@ void bind(nb::module_& m) {
           "The time limits of the requests of a variant, and its share of the workers; before the first request.")
       .def(
           "set_tokens",
-          [](Engine& e, const dispatch::TokenCounts& counts,
+          [](Engine& e, const solve::tokens::TokenCounts& counts,
              const std::vector<std::pair<double, std::uint32_t>>& queries, const std::vector<std::int32_t>& bins) {
             TokenQueries tokens{counts, {}, bins};
             for (const auto& [utility, kind] : queries) tokens.queries.push_back({utility, kind});

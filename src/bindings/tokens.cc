@@ -14,7 +14,6 @@
 
 #include "bindings/bind.h"
 #include "dispatch/scheduler.h"
-#include "solve/tokens/by_rate.h"
 #include "solve/tokens/chooser.h"
 #include "solve/tokens/plan.h"
 
@@ -56,8 +55,8 @@ std::vector<Batch> read(const std::vector<BatchTuple>& given, TimeNs now, bool a
 
 PlanTuple told(Plan&& plan) { return {std::move(plan.choice), plan.utility, plan.bound, plan.end}; }
 
-PlanTuple printed(TimeNs now, const std::vector<BatchTuple>& given, bool literal) {
-  return told(solve::tokens::PlanPrinted(now, read(given, now, true), literal));
+PlanTuple printed(TimeNs now, const std::vector<BatchTuple>& given) {
+  return told(solve::tokens::PlanPrinted(now, read(given, now, true)));
 }
 
 PlanTuple manual(TimeNs now, const std::vector<BatchTuple>& given, int usual, double kappa) {
@@ -85,7 +84,8 @@ std::vector<std::vector<std::size_t>> batch(const std::vector<std::tuple<TimeNs,
     need(arrived >= before && arrived < kMost && deadline > arrived && deadline < 2 * kMost,
          "queries must ascend by arrival, and be due later");
     before = arrived;
-    queue.add({.id = i, .arrived = arrived, .deadline = deadline, .utility = utility});
+    queue.add(
+        {.id = static_cast<dispatch::RequestHandle>(i), .arrived = arrived, .deadline = deadline, .utility = utility});
   }
   std::vector<std::vector<std::size_t>> made;
   for (const solve::tokens::Waiting& waiting : queue.batches()) {
@@ -95,53 +95,39 @@ std::vector<std::vector<std::size_t>> batch(const std::vector<std::tuple<TimeNs,
   return made;
 }
 
-dispatch::TokenCounts counts_of(const std::vector<dispatch::VariantId>& variants,
-                                const std::vector<std::vector<double>>& accuracy, const std::string& policy,
-                                std::size_t fixed, TimeNs delta, std::size_t most, TimeNs eta, double mu,
-                                std::size_t beta, TimeNs initial, double kappa,
-                                const std::vector<std::pair<double, std::size_t>>& by_rate, TimeNs window,
-                                bool adaptive, TimeNs horizon, double share, TimeNs switching, std::size_t looked_at,
-                                const std::vector<double>& energy) {
+void make_counts(solve::tokens::TokenCounts* self, const std::vector<dispatch::VariantId>& variants,
+                 const std::vector<std::vector<double>>& accuracy, const std::string& policy, std::size_t fixed,
+                 TimeNs delta, std::size_t most, TimeNs eta, double mu, std::size_t beta, TimeNs initial, double kappa,
+                 TimeNs window, TimeNs horizon, double share, std::size_t looked_at,
+                 const std::vector<double>& energy) {
   for (const auto& kind : accuracy) {
     need(kind.size() == variants.size(), "accuracy: of each kind a number for each variant");
     for (const double right : kind) need(right >= 0 && right <= 1, "accuracy must be 0 to 1");
   }
-  for (const auto& [rate, count] : by_rate) need(rate > 0 && count < variants.size(), "by_rate: (rate, token count)");
-  need(delta >= 0 && delta < kMost && eta >= 0 && mu >= 0 && window < kMost && switching >= 0 && switching < kMost / 64,
-       "delta, eta, mu and switching must be at least 0");
-  return {variants,
-          {.policy = solve::tokens::parse_token_policy(policy),
-           .fixed = fixed,
-           .alike = {delta, most, eta, mu},
-           .accuracy = accuracy,
-           .energy = energy,
-           .beta = beta,
-           .initial = initial,
-           .kappa = kappa,
-           .by_rate = by_rate,
-           .window = window,
-           .adaptive = adaptive,
-           .horizon = horizon,
-           .share = share,
-           .switching = switching,
-           .looked_at = looked_at}};
+  need(delta >= 0 && delta < kMost && eta >= 0 && mu >= 0 && window < kMost, "delta, eta and mu must be at least 0");
+  new (self) solve::tokens::TokenCounts{variants,
+                                        {.policy = solve::tokens::parse_token_policy(policy),
+                                         .fixed = fixed,
+                                         .alike = {delta, most, eta, mu},
+                                         .accuracy = accuracy,
+                                         .energy = energy,
+                                         .beta = beta,
+                                         .initial = initial,
+                                         .kappa = kappa,
+                                         .window = window,
+                                         .horizon = horizon,
+                                         .share = share,
+                                         .looked_at = looked_at}};
 }
 
 }  // namespace
 
 void bind_tokens(nb::module_& m) {
   m.def(
-      "tokens_for_rate",
-      [](const std::vector<std::pair<double, std::size_t>>& by_rate, double rate) {
-        return solve::tokens::CountForRate(by_rate, rate);
-      },
-      "by_rate"_a, "rate"_a,
-      "OTAS, Algorithm 3's f: the count of the first (rate, count) that this rate is below; beyond them all 0.");
-  m.def(
-      "tokens_printed", &printed, "now"_a, "batches"_a, "literal"_a = false,
+      "tokens_printed", &printed, "now"_a, "batches"_a,
       "OTAS, Algorithm 2: (option of each batch or -1, utility, bound, end in ns); see src/solve/tokens/plan.h.\n\n"
       "`batches` by deadline, each (options, mean utility of its rows); an option is (time, utility, deadline), times\n"
-      "in ns. `literal`: with the printed initial states, which may run a batch past its deadline.");
+      "in ns.");
   m.def("tokens_manual", &manual, "now"_a, "batches"_a, "usual"_a, "kappa"_a = 0.8,
         "OTAS, Algorithm 3, with the answer of tokens_printed; `usual` is the option that the rate asks for.");
   m.def("tokens_exact", &exact, "now"_a, "batches"_a, "labels"_a = 256,
@@ -149,25 +135,14 @@ void bind_tokens(nb::module_& m) {
   m.def("tokens_batch", &batch, "queries"_a, "delta"_a, "most"_a, "eta"_a, "mu"_a,
         "OTAS, Algorithm 1: the numbers of the queries in each batch. `queries` by arrival: (arrival, deadline,\n"
         "utility), times in ns.");
-  nb::class_<dispatch::TokenCounts>(m, "TokenCounts",
-                                    "Variants of one network at several token counts, by which rules one of them gets "
-                                    "a batch, and how accurate each\n"
-                                    "is for each kind of rows (src/solve/tokens/chooser.h). Times in ns.")
-      .def(
-          "__init__",
-          [](dispatch::TokenCounts* self, const std::vector<dispatch::VariantId>& variants,
-             const std::vector<std::vector<double>>& accuracy, const std::string& policy, std::size_t fixed,
-             TimeNs delta, std::size_t most, TimeNs eta, double mu, std::size_t beta, TimeNs initial, double kappa,
-             const std::vector<std::pair<double, std::size_t>>& by_rate, TimeNs window, bool adaptive, TimeNs horizon,
-             double share, TimeNs switching, std::size_t looked_at, const std::vector<double>& energy) {
-            new (self) dispatch::TokenCounts(counts_of(variants, accuracy, policy, fixed, delta, most, eta, mu, beta,
-                                                       initial, kappa, by_rate, window, adaptive, horizon, share,
-                                                       switching, looked_at, energy));
-          },
-          "variants"_a, "accuracy"_a, nb::kw_only(), "policy"_a = "price", "fixed"_a = 0, "delta"_a, "most"_a, "eta"_a,
-          "mu"_a, "beta"_a = 5, "initial"_a = 2'000'000'000, "kappa"_a = 0.8,
-          "by_rate"_a = std::vector<std::pair<double, std::size_t>>{}, "window"_a, "adaptive"_a = true, "horizon"_a,
-          "share"_a = 1.0, "switching"_a = 0, "looked_at"_a = 32, "energy"_a = std::vector<double>{});
+  nb::class_<solve::tokens::TokenCounts>(
+      m, "TokenCounts",
+      "Variants of one network at several token counts, by which rules one of them gets "
+      "a batch, and how accurate each\n"
+      "is for each kind of rows (src/solve/tokens/chooser.h). Times in ns.")
+      .def("__init__", &make_counts, "variants"_a, "accuracy"_a, nb::kw_only(), "policy"_a = "price", "fixed"_a = 0,
+           "delta"_a, "most"_a, "eta"_a, "mu"_a, "beta"_a = 5, "initial"_a = 2'000'000'000, "kappa"_a = 0.8, "window"_a,
+           "horizon"_a, "share"_a = 1.0, "looked_at"_a = 32, "energy"_a = std::vector<double>{});
 }
 
 }  // namespace arlo::simulate

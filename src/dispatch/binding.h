@@ -1,30 +1,16 @@
 // When a request is bound to an instance: on its arrival, or when it starts. Two ways to wait, behind one interface;
-// the policy's rule says where it goes (policies/rule.h).
+// the policy's rule says where it goes (rule.h).
 //
 // All of these are about requests that some active instance fits; what none fits is parked by the scheduler.
 #pragma once
 
-#include "dispatch/forecast.h"
-#include "dispatch/ledger.h"
-#include "dispatch/policies/rule.h"
-#include "dispatch/state.h"
+#include "dispatch/types.h"
 
 namespace arlo::dispatch {
 
-class Turns;
-
-// The parts of a scheduler, for a binding to work with.
-struct Parts {
-  State& state;
-  Ledger& ledger;
-  Forecast& forecast;
-  Turns& turns;
-};
-
 class Binding {
  public:
-  explicit Binding(const Parts& parts)
-      : s_(parts.state), ledger_(parts.ledger), forecast_(parts.forecast), turns_(parts.turns) {}
+  Binding() = default;
   virtual ~Binding() = default;
   Binding(const Binding&) = delete;
   Binding& operator=(const Binding&) = delete;
@@ -47,26 +33,6 @@ class Binding {
   virtual void draining(InstanceId id, TimeNs now) = 0;
   // Instances have gone, or time has passed.
   virtual void look_again(TimeNs now, Actions& out) = 0;
-
- protected:
-  // The instance that takes a request which may have one to avoid; kNone: none does now.
-  InstanceId pick_for(Rule& rule, RequestHandle h, std::int32_t level, TimeNs now) {
-    const Request& r = s_.requests[h];
-    const InstanceId avoid = r.avoid;
-    const bool hide = avoid != kNone && s_.queue.present(avoid) && s_.queue[avoid].state == InstanceState::kActive;
-    if (hide) s_.queue.deactivate(avoid);
-    const bool another = hide && s_.fits(level);
-    if (hide && !another) s_.queue.activate(avoid, rule.key(s_.queue[avoid]));
-    const GroupIndex g = rule.pick(s_.queue, level, r.length, now);
-    const InstanceId id = g == s_.queue.groups() ? kNone : s_.queue.head(g).id;
-    if (another) s_.queue.activate(avoid, rule.key(s_.queue[avoid]));
-    return id;
-  }
-
-  State& s_;
-  Ledger& ledger_;
-  Forecast& forecast_;
-  Turns& turns_;
 };
 
 }  // namespace arlo::dispatch

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/latency_table.h"
-#include "dispatch/scheduler.h"
+#include "dispatch/types.h"
 
 namespace arlo::dispatch {
 

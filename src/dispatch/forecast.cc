@@ -15,17 +15,17 @@ double Forecast::each(const MultiLevelQueue::Held& held, std::int32_t length) co
 }
 
 RowsForecast Forecast::rows(std::span<const std::int32_t> lengths, VariantId variant, TimeNs now) {
-  constexpr RowsForecast kNone{kNever, kNever};
+  constexpr RowsForecast kNowhere{kNever, kNever};
   const MultiLevelQueue& queue = s_.queue;
   const std::int32_t first = queue.first_of(variant);
   homes_.assign(static_cast<std::size_t>(queue.end_of(variant) - first), {});
   const auto home_of = [&](std::int32_t level) -> Home& { return homes_[static_cast<std::size_t>(level - first)]; };
   TimeNs longest = 0;
   for (const std::int32_t length : lengths) {
-    if (length < 1 || length > queue.longest(variant)) return kNone;
+    if (length < 1 || length > queue.longest(variant)) return kNowhere;
     const std::int32_t level = queue.ideal(variant, length);
     const std::int32_t home = queue.home(level);
-    if (home == queue.levels()) return kNone;
+    if (home == queue.levels()) return kNowhere;
     const MultiLevelQueue::Held& held = queue.group_held(queue.first_fitting(home));
     home_of(home).own += each(held, length);
     ++home_of(level).rows;

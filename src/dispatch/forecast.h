@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "dispatch/policies/timed.h"
 #include "dispatch/state.h"
+#include "dispatch/timed.h"
 
 namespace arlo::dispatch {
 

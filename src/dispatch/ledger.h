@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <span>
 
-#include "dispatch/policies/rule.h"
-#include "dispatch/policies/timed.h"
+#include "dispatch/rule.h"
 #include "dispatch/state.h"
+#include "dispatch/timed.h"
 
 namespace arlo::dispatch {
 
@@ -148,7 +148,7 @@ class Ledger {
       s_.shares.started(r.variant(), r.share);
     }
     begun(x);
-    started(h, id, on, kNone, out);
+    started(h, id, {on.runtime, kNone, level_of(on, r.variant())}, out);
   }
 
   // All wait for this instance, or in lines, and start as one batch on a runtime of its bundle, as rows of variant
@@ -186,9 +186,10 @@ class Ledger {
     }
     if (s_.shared()) s_.shares.started(variant, time);
     begun(x);
+    const Begun all{on.runtime, batch, level_of(on, as)};
     for (const RequestHandle h : rows) {
       s_.requests[h].variant_ = as;
-      started(h, id, on, batch, out);
+      started(h, id, all, out);
     }
   }
 
@@ -260,17 +261,27 @@ class Ledger {
     if (s_.any_overdue(x)) ++x.owed;
   }
 
-  void started(RequestHandle h, InstanceId id, const Bundle::Member& on, BatchId batch, Actions& out) {
+  // What the rows of a batch have in common.
+  struct Begun {
+    RuntimeId runtime;
+    BatchId batch;
+    std::int32_t level;
+  };
+  [[nodiscard]] std::int32_t level_of(const Bundle::Member& on, VariantId variant) const {
+    return s_.queue.ideal(variant, on.cost.max_length());
+  }
+
+  void started(RequestHandle h, InstanceId id, const Begun& begun, Actions& out) {
     Request& r = s_.requests[h];
     r.state = RequestState::kStarted;
     r.instance = id;
-    r.avoid = batch;
+    r.avoid = begun.batch;
     ++s_.in_flight;
     ++s_.in_flight_of[r.variant()];
     s_.queue[id].started.push_back(s_.requests, h);
     (r.overdue ? s_.overdue_ranks : s_.ranks).started(r.rank);
-    const std::int32_t level = s_.queue.ideal(r.variant(), on.cost.max_length());
-    out.push_back({ActionKind::kStart, h, r.tag, id, level, level > s_.ideal(r), on.runtime, batch});
+    const bool demoted = begun.level > s_.ideal(r);
+    out.push_back({ActionKind::kStart, h, r.tag, id, begun.level, demoted, begun.runtime, begun.batch});
   }
 
   // With no rank yet.

@@ -15,7 +15,7 @@
 #include "dispatch/cost_model.h"
 #include "dispatch/indexed_heap.h"
 #include "dispatch/request.h"
-#include "dispatch/scheduler.h"
+#include "dispatch/types.h"
 
 namespace arlo::dispatch {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "dispatch/scheduler.h"
+#include "dispatch/types.h"
 
 namespace arlo::dispatch {
 
@@ -31,7 +31,7 @@ struct alignas(64) Request {
   RequestState state = RequestState::kGone;
   bool watched : 1 = false;  // has an entry in the deadline heap
   bool overdue : 1 = false;  // it cannot be on time any more
-  bool evicted : 1 = false;  // for what is worth more goes before it (Turns::start_chosen)
+  bool evicted : 1 = false;  // for what is worth more goes before it (batch_chooser.h)
   // It failed in a batch, and goes with others of which this is true only: at most 2^(trial - 1) of them. 0: with any.
   std::uint8_t trial : 5 = 0;
 

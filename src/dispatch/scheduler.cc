@@ -36,10 +36,10 @@
 #include "dispatch/binding.h"
 #include "dispatch/forecast.h"
 #include "dispatch/ledger.h"
-#include "dispatch/policies/rule.h"
+#include "dispatch/policies/policies.h"
+#include "dispatch/policies/policy_binding.h"
 #include "dispatch/state.h"
 #include "dispatch/turns.h"
-#include "dispatch/validate.h"
 
 namespace arlo::dispatch {
 
@@ -144,19 +144,14 @@ class Scheduler::Impl {
     arrival.due = Turns::aim(arrival.due, now);
     arrival.client = FairRanks::place(arrival.client);
     arrival.arrived = now;
-    if (Body* const body = s_.bodies.of(arrival.variant)) {
-      const VariantId all = body->variants.back();
-      if (!arrival.bulk) {
-        body->chooser.arrived(now, {.utility = std::max(arrival.utility, 1e-9),
-                                    .kind = arrival.kind,
-                                    .length = arrival.length,
-                                    .level = s_.queue.ideal(arrival.variant, arrival.length)});
-      } else if (s_.queue.with(all) > 0 && arrival.length <= s_.queue.longest(all)) {
-        arrival.variant = all;  // there is time for all tokens
-      }
+    const Body* const body = s_.bodies.of(arrival.variant);
+    if (body != nullptr && arrival.bulk) {
+      const VariantId slowest = body->variants.back();  // there is time for it
+      if (s_.queue.with(slowest) > 0 && arrival.length <= s_.queue.longest(slowest)) arrival.variant = slowest;
     }
     const std::int32_t level = s_.queue.ideal(arrival.variant, arrival.length);
     if (arrival.bulk) return turns_.arrive_bulk(tag, arrival, level, now, out);
+    if (body != nullptr) s_.bodies.arrived(arrival, level);
     if (s_.fits(level)) return binding_->arrive(tag, arrival, level, now, out);
     if (!turns_.may_wait(arrival, out)) return {Admission::kFull, kNone};
     const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(arrival.client));
@@ -206,33 +201,25 @@ class Scheduler::Impl {
     s_.shares.set(variant, share);
   }
 
-  void set_tokens(const TokenCounts& counts) {
-    const auto& accuracy = counts.rules.accuracy;
-    const auto need = [](bool good, const char* message) {
-      if (!good) throw std::invalid_argument(std::string("tokens: ") + message);
-    };
-    need(s_.options.policy == Policy::kLate && s_.batching(), "counts are chosen for batches under policy `late` only");
-    need(!counts.variants.empty() && !accuracy.empty(), "variants and their accuracy are missing");
-    for (const auto& each : accuracy) need(each.size() == counts.variants.size(), "accuracy of each variant");
-    for (const VariantId v : counts.variants) need(v < kVariants, "variant: not below 64");
-    const auto& energy = counts.rules.energy;
-    need(energy.empty() || energy.size() == counts.variants.size(), "energy of each variant, or of none");
-    for (const double e : energy) need(std::isfinite(e) && e >= 0, "energy must be at least 0");
-    need(counts.rules.fixed < counts.variants.size() && counts.rules.alike.most > 0 && counts.rules.window > 0 &&
-             counts.rules.horizon > 0 && counts.rules.share > 0 && counts.rules.looked_at > 0,
-         "fixed must be one of the counts; most, window, horizon, share and looked_at above 0");
-    const VariantId line = counts.variants.front();
-    const bool is_new = s_.bodies.of(line) == nullptr;
-    s_.bodies.set(counts);
-    if (!is_new || line >= s_.queue.variants()) return;
+  void set_body(const std::vector<VariantId>& variants, std::unique_ptr<BatchChooser> chooser) {
+    if (s_.options.policy != Policy::kLate || !s_.batching()) {
+      throw std::invalid_argument("body: a variant is chosen for batches under policy `late` only");
+    }
+    if (variants.empty() || std::ranges::any_of(variants, [](VariantId v) { return v >= kVariants; })) {
+      throw std::invalid_argument("body: at least one variant, each below " + std::to_string(kVariants));
+    }
+    const VariantId line = variants.front();
+    const bool known = s_.bodies.of(line) != nullptr;
+    if (!s_.bodies.set(variants, std::move(chooser)) || line >= s_.queue.variants()) return;
     for (std::int32_t level = s_.queue.first_of(line); level < s_.queue.end_of(line); ++level) {
       for (RequestHandle h = s_.lines[level].fifo.head; h != kNone; h = s_.requests[h].next) {
-        s_.bodies.adopt(s_.requests[h], h, level);
+        if (!known) s_.bodies.forget(h);
+        s_.bodies.add(s_.requests[h], h, level);
       }
     }
   }
 
-  void clear_tokens(VariantId variant) {
+  void clear_body(VariantId variant) {
     if (variant < kVariants) s_.bodies.clear(variant);
   }
 
@@ -368,13 +355,15 @@ Admitted Scheduler::arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions&
 
 void Scheduler::set_share(VariantId variant, double share) { impl_->set_share(variant, share); }
 
-void Scheduler::set_tokens(const TokenCounts& counts) { impl_->set_tokens(counts); }
+void Scheduler::set_body(const std::vector<VariantId>& variants, std::unique_ptr<BatchChooser> chooser) {
+  impl_->set_body(variants, std::move(chooser));
+}
 
-void Scheduler::clear_tokens(VariantId variant) { impl_->clear_tokens(variant); }
+void Scheduler::clear_body(VariantId variant) { impl_->clear_body(variant); }
 
-double Scheduler::token_price(VariantId variant) const {
+double Scheduler::price(VariantId variant) const {
   const Body* const body = variant < kVariants ? impl_->state().bodies.of(variant) : nullptr;
-  return body == nullptr ? 0 : body->chooser.price();
+  return body == nullptr ? 0 : body->chooser->price();
 }
 
 void Scheduler::hold() { impl_->hold(); }

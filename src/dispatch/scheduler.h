@@ -14,10 +14,11 @@
 // as each variant gets its share of the time (shares.h); under the others, that bind on arrival, an instance serves
 // what is bound to it in turn, whatever its variant.
 //
-// Bodies. Where variants are one network at several token counts, their rows wait in one line, and the batch, its count
-// and who is left out are decided together when an instance has room (batching/bodies.h, solve/tokens/chooser.h). Its
-// rows are judged on arrival by what they could have if they went first, and by the plans after that: they have no
-// turns, clients have none among them, and what cannot be on time beside what is worth more is evicted.
+// Bodies. Where variants are one network at several token counts, their rows wait in one line, and a chooser that the
+// body is given (batch_chooser.h) decides together which of them are a batch, on which variant, and who is left out
+// when an instance has room. Its rows are judged on arrival by what they could have if they went first, and by the
+// plans after that: they have no turns, clients have none among them, and what cannot be on time beside what is worth
+// more is evicted.
 //
 // Waiting. Early-binding policies (rs, ilb, ig, infaas, uniform, eft) bind a request to an instance on arrival: it
 // waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
@@ -61,160 +62,15 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/time.h"
-#include "solve/tokens/chooser.h"
+#include "dispatch/batch_chooser.h"
+#include "dispatch/types.h"
 
 namespace arlo::dispatch {
-
-using arlo::kNever;
-using arlo::TimeNs;
-using Tag = std::uint64_t;            // the caller's name for a request, never interpreted
-using RequestHandle = std::uint32_t;  // dense, valid from arrive() until the request leaves; then reused
-using InstanceId = std::uint32_t;     // dense, valid from join() until the instance is gone; then reused
-using RuntimeId = std::uint32_t;      // index in the order of add_runtime() and add_bundle()
-using BatchId = std::uint32_t;        // dense, valid until the last of its rows has left its instance; then reused
-
-inline constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
-inline constexpr std::int32_t kMaxLength = 1 << 20;  // tokens, the longest max_length of a runtime
-inline constexpr std::int32_t kMaxBatch = 1 << 16;   // rows, the largest max_batch
-
-// A network, of those whose runtimes share the workers: a row is for one of them. From 0, below kVariants.
-using VariantId = std::uint16_t;
-inline constexpr VariantId kVariants = 64;
-
-// One measured point of a latency profile.
-struct LatencyPoint {
-  std::int32_t length = 0;  // tokens
-  std::int32_t batch = 1;   // rows
-  TimeNs latency = 0;       // of the whole batch
-};
-
-// A model compiled for one maximum length. `static` runtimes take the time of max_length whatever the request's
-// length; `dynamic` ones take the time of the length (linear between points, flat outside them). Between measured
-// batches linear too; above the largest one in proportion to the rows.
-struct RuntimeSpec {
-  std::int32_t max_length = 0;  // tokens, 1 to kMaxLength
-  std::int32_t max_batch = 1;   // rows, 1 to kMaxBatch
-  std::int32_t capacity = 0;    // M of Eq. 3 and Algorithm 1 line 8: requests within the SLO, > 0
-  bool dynamic = false;
-  std::vector<LatencyPoint> latency;  // at least one point; sorted by the constructor
-  VariantId variant = 0;
-};
-
-enum class Policy : std::uint8_t { kRs, kIlb, kIg, kInfaas, kUniform, kEft, kLate };
-// Names as in configuration: "rs", "ilb", "ig", "infaas", "uniform", "eft", "late". Throws std::invalid_argument.
-Policy parse_policy(std::string_view name);
-std::string_view policy_name(Policy policy);
-
-// What an instance with room takes at a time. Names as in configuration: "one", "fill", "deadline".
-enum class Batching : std::uint8_t {
-  kOne,       // one row; a worker may join those that it has been sent itself
-  kFill,      // the row whose turn it is, and what waits beside it, as far as it pays and no deadline is lost
-  kDeadline,  // the same, as far as each of them can be on time
-};
-Batching parse_batching(std::string_view name);  // throws std::invalid_argument
-
-struct Options {
-  Policy policy = Policy::kRs;
-  double lambda = 0.85;            // Algorithm 1: initial congestion threshold, > 0
-  double alpha = 0.9;              // Algorithm 1: threshold decay per level, in (0, 1]
-  std::int32_t max_peek = 6;       // Algorithm 1: L, levels looked at, >= 1
-  std::int32_t max_queued = 4096;  // requests of a variant waiting (not started); further ones are refused, >= 0
-  Batching batching = Batching::kOne;
-};
-
-// What is asked for. An answer at `due` is on time, one at `deadline` is still wanted.
-struct Arrival {
-  std::int32_t length = 0;   // tokens
-  TimeNs due = kNever;       // arrival + SLO: an answer after it is late; kNever: none is
-  TimeNs deadline = kNever;  // an answer after it is worth nothing; kNever: it is always wanted
-  std::uint64_t client = 0;  // who asks, for fairness; 0: unnamed, and all of those are one client
-  bool bulk = false;         // of the class bulk, which fills what others leave; it is never due
-  VariantId variant = 0;     // the network that it is for
-  bool follows = false;      // it was admitted before, for another network: never refused for a full queue
-  // Of a body (set_tokens):
-  double utility = 1;      // of an answer that is right and in time, >= 0
-  std::uint32_t kind = 0;  // of Rules::accuracy
-  TimeNs arrived = 0;      // the scheduler's to set
-};
-
-enum class Admission : std::uint8_t {
-  kStarted,  // a kStart action was emitted
-  kQueued,   // bound to an instance, or waiting for late binding
-  kParked,   // no present instance fits; waiting for one to join
-  kTooLong,  // length above the longest runtime ever added for its variant, or below 1: refused, no handle
-  kFull,     // max_queued reached: refused, no handle
-  kTooLate,  // it is predicted to finish after its deadline: refused, no handle
-};
-
-struct Admitted {
-  Admission admission = Admission::kTooLong;
-  RequestHandle handle = kNone;  // kNone when refused
-  TimeNs predicted = 0;          // kTooLate: the predicted time from now to its answer
-};
-
-// Predicted time from now until the last of several rows is answered.
-struct RowsForecast {
-  TimeNs alone = 0;   // if nothing else waited or ran
-  TimeNs behind = 0;  // behind everything that waits or runs, as rows of the class bulk
-};
-
-// How an execution ended.
-enum class Verdict : std::uint8_t {
-  kAnswered,  // with a good answer: what it took says how quick the instance is
-  kFailed,    // in any other way: what it took says nothing
-};
-
-enum class ActionKind : std::uint8_t {
-  kStart,    // execute `tag` on `instance` now
-  kExpired,  // `tag` was waiting, and its deadline has come or cannot be met any more; the handle is gone
-  kLost,     // `tag` was executing on `instance`, which left; call retry() or abandon()
-};
-
-struct Action {
-  ActionKind kind;
-  RequestHandle handle;
-  Tag tag;
-  InstanceId instance;  // kNone for kExpired
-  std::int32_t level;   // level it runs on (kStart, kLost); ideal level (kExpired)
-  bool demoted;         // level above the ideal one
-  RuntimeId runtime;    // that executes it (kStart), of the instance's bundle
-  // kStart: the rows of one batch come one after the other, and have the same number here; kNone for a row alone.
-  BatchId batch;
-  bool evicted = false;  // kExpired: what is worth more goes before it, and it cannot make its deadline beside that
-};
-using Actions = std::vector<Action>;  // appended to, never cleared, by every call
-
-// A body: variants that are one network at several token counts. Its rows all arrive for the first of them, and start
-// on a runtime of any.
-struct TokenCounts {
-  std::vector<VariantId> variants;  // ascending by tokens: by time, too
-  solve::tokens::Rules rules;       // accuracy of each of them, for every kind of rows
-};
-
-enum class RequestState : std::uint8_t {
-  kGone,     // finished, expired, cancelled, abandoned or never admitted
-  kWaiting,  // bound but not started, waiting for late binding, or parked
-  kStarted,  // executing
-  kLost,     // its instance left while it executed; retry(), abandon() or finish() comes next
-};
-
-enum class InstanceState : std::uint8_t { kActive, kDraining };
-
-struct InstanceView {
-  RuntimeId runtime;
-  std::int32_t level;  // of the first of its variants
-  InstanceState state;
-  std::int32_t in_flight;  // batches started, not finished
-  std::int32_t queued;     // bound to it, not started
-};
 
 class Scheduler {
  public:
@@ -251,14 +107,16 @@ class Scheduler {
   // unless it is said. `late` alone.
   void set_share(VariantId variant, double share);
 
-  // From now on these variants are a body: which of them executes a batch is decided when it starts. `late` with
-  // batches alone. Rows are late at their limits (aim, deadline); what is retried, bound or overdue runs on the first
-  // variant. Throws std::invalid_argument.
-  void set_tokens(const TokenCounts& counts);
+  // From now on these variants, the quickest first, are a body: one network in several forms. Its rows all arrive for
+  // the first of them and wait in one line; `chooser` decides which rows start as a batch, and on which variant. `late`
+  // with batches alone. Rows are late at their limits (aim, deadline); what is retried, bound or overdue runs on the
+  // first variant. For a body that is there the chooser only changes its rules, when it can. Throws
+  // std::invalid_argument.
+  void set_body(const std::vector<VariantId>& variants, std::unique_ptr<BatchChooser> chooser);
   // It is no body any more, by its first variant: what waits in its line is for that one.
-  void clear_tokens(VariantId variant);
+  void clear_body(VariantId variant);
   // Of a body, by its first variant, at its last decision: utility of a worker-second; 0 of none.
-  [[nodiscard]] double token_price(VariantId variant) const;
+  [[nodiscard]] double price(VariantId variant) const;
 
   // Between the two, requests that arrive only wait: they come together, and are to start as batches. Nothing changes
   // with Batching::kOne. Other calls in between start what they would.

@@ -4,15 +4,15 @@
 #include <array>
 #include <cstdint>
 
-#include "dispatch/batching/bodies.h"
-#include "dispatch/deadlines.h"
-#include "dispatch/fair_ranks.h"
-#include "dispatch/level_fifos.h"
+#include "dispatch/lines/bodies.h"
+#include "dispatch/lines/deadlines.h"
+#include "dispatch/lines/fair_ranks.h"
+#include "dispatch/lines/level_fifos.h"
+#include "dispatch/lines/overdue.h"
+#include "dispatch/lines/shares.h"
 #include "dispatch/multi_level_queue.h"
-#include "dispatch/overdue.h"
 #include "dispatch/request.h"
-#include "dispatch/scheduler.h"
-#include "dispatch/shares.h"
+#include "dispatch/types.h"
 
 namespace arlo::dispatch {
 

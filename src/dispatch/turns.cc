@@ -2,7 +2,34 @@
 
 #include <algorithm>
 
+#include "dispatch/timed.h"
+
 namespace arlo::dispatch {
+
+namespace {
+
+// What batches of the variants of a line take on an instance; `held`: what it holds of each.
+class TimesOn final : public BatchTimes {
+ public:
+  TimesOn(const Instance& x, const std::vector<const MultiLevelQueue::Held*>& held) : x_(x), held_(held) {}
+
+  [[nodiscard]] const Bundle::Member* on(std::size_t variant, std::int32_t length) const {
+    const MultiLevelQueue::Held* held = held_[variant];
+    return held == nullptr || held->bundle.longest() < length ? nullptr : &held->bundle.of(length);
+  }
+  [[nodiscard]] TimeNs of(std::size_t variant, std::int32_t length, std::int64_t rows) const override {
+    const Bundle::Member* member = on(variant, length);
+    if (member == nullptr) return kNever;
+    return timed::paced(x_,
+                        member->cost.at(length, static_cast<std::int32_t>(std::min<std::int64_t>(rows, kMaxBatch))));
+  }
+
+ private:
+  const Instance& x_;
+  const std::vector<const MultiLevelQueue::Held*>& held_;
+};
+
+}  // namespace
 
 void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
   Instance& x = s_.queue[id];
@@ -10,12 +37,7 @@ void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
     const bool owes = s_.any_overdue(x) && x.owed >= kShare - 1 && x.state == InstanceState::kActive;
     if (owes && start_overdue(id, now, out)) continue;
     const RequestHandle h = next(id, now, out);
-    if (h != kNone && s_.chosen_late(s_.requests[h])) {
-      if (start_chosen(id, s_.requests[h].variant(), now, out)) continue;
-    } else if (h != kNone) {
-      start(h, id, now, out);
-      continue;
-    }
+    if (h != kNone && start(h, id, now, out)) continue;
     const bool idles = s_.any_overdue(x) && x.idles() && x.state == InstanceState::kActive;
     if (!idles || !start_overdue(id, now, out)) break;
   }
@@ -26,38 +48,52 @@ void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
   }
 }
 
-void Turns::start(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
-  rows_.assign(1, h);
-  const Bundle::Member& on =
-      s_.batching() ? gather_.batch(id, now, rows_) : s_.cost(s_.queue[id], s_.requests[h]).of(s_.requests[h].length);
-  ledger_.start_waiting(rows_, id, on, s_.requests[h].variant(), now, out);
+bool Turns::start(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
+  const Request& r = s_.requests[h];
+  const Instance& x = s_.queue[id];
+  VariantId as = r.variant();
+  choice_.rows.clear();
+  choice_.evicted.clear();
+  if (s_.chosen_late(r)) {
+    as = choose_of(*s_.bodies.of(as), h, id, now);
+    for (const RequestHandle evicted : choice_.evicted) evict(evicted, id, now, out);
+    if (choice_.rows.empty()) return false;
+  } else if (s_.batching()) {
+    by_deadline_.choose({.instance = id, .first = h, .start = start_on(x, now)}, choice_);
+  } else {
+    choice_.rows.push_back(h);
+    choice_.runtime = &s_.cost(x, r).of(r.length);
+  }
+  ledger_.start_waiting(choice_.rows, id, *choice_.runtime, as, now, out);
+  return true;
 }
 
-bool Turns::start_chosen(InstanceId id, VariantId line, TimeNs now, Actions& out) {
-  Body& body = *s_.bodies.of(line);
+// Returns the variant that executes what is chosen.
+VariantId Turns::choose_of(const Body& body, RequestHandle first, InstanceId id, TimeNs now) {
   const Instance& x = s_.queue[id];
-  const TimesOn times(s_.queue, body, id);
-  const TimeNs start = s_.timed ? forecast_.start_on(x, now) : now;
-  const auto& decision = body.chooser.choose(start, std::max(s_.queue.with(line), 1), times);
-  const bool starts = decision.starts;
-  rows_.assign(decision.rows.begin(), decision.rows.end());
-  evicted_ = decision.evicted;
-  for (const std::uint64_t h : evicted_) {
-    const auto handle = static_cast<RequestHandle>(h);
-    s_.requests[handle].evicted = true;
-    // One that may still be answered after its limit yields from now on.
-    if (s_.requests[handle].deadline <= s_.requests[handle].limit()) {
-      ledger_.expire_one(handle, out);
-    } else {
-      pass(handle, id, now, out);
-    }
+  held_.clear();
+  for (const VariantId v : body.variants) held_.push_back(s_.queue.find(x, v));
+  const TimesOn times(x, held_);
+  choice_.variant = 0;
+  body.chooser->choose({.instance = id,
+                        .first = first,
+                        .start = start_on(x, now),
+                        .instances = std::max(s_.queue.with(body.variants.front()), 1),
+                        .times = &times},
+                       choice_);
+  if (!choice_.rows.empty()) choice_.runtime = times.on(choice_.variant, choice_.longest);
+  return body.variants[choice_.variant];
+}
+
+// One that may still be answered after its limit yields from now on.
+void Turns::evict(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
+  Request& r = s_.requests[h];
+  r.evicted = true;
+  if (r.deadline <= r.limit()) {
+    ledger_.expire_one(h, out);
+  } else {
+    pass(h, id, now, out);
   }
-  if (!starts) return false;
-  if (body.last.size() <= id) body.last.resize(id + 1);
-  body.last[id] = decision.count + 1;
-  ledger_.start_waiting(rows_, id, *times.on(decision.count, decision.longest), body.variants[decision.count], now,
-                        out);
-  return true;
 }
 
 RequestHandle Turns::next(InstanceId id, TimeNs now, Actions& out) {
@@ -71,8 +107,7 @@ RequestHandle Turns::next(InstanceId id, TimeNs now, Actions& out) {
       ledger_.expire_one(h, out);
       continue;
     }
-    if (s_.chosen_late(r) && x.state == InstanceState::kActive) return h;
-    if (r.limit() == kNever || x.state != InstanceState::kActive) return h;
+    if (x.state != InstanceState::kActive || r.limit() == kNever || s_.chosen_late(r)) return h;
     const TimeNs finish = forecast_.turn_on(x, r, now);
     if (finish <= r.limit()) return h;
     if (r.instance == kNone && binding_->on_time_elsewhere(h, now)) return kNone;

@@ -13,8 +13,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "dispatch/batching/gather.h"
+#include "dispatch/batch_chooser.h"
+#include "dispatch/batching/by_deadline.h"
 #include "dispatch/binding.h"
+#include "dispatch/forecast.h"
+#include "dispatch/ledger.h"
+#include "dispatch/state.h"
 
 namespace arlo::dispatch {
 
@@ -24,7 +28,7 @@ class Turns {
   static constexpr std::int32_t kShare = 32;
 
   Turns(State& state, Ledger& ledger, Forecast& forecast)
-      : s_(state), ledger_(ledger), forecast_(forecast), gather_(state, forecast) {}
+      : s_(state), ledger_(ledger), forecast_(forecast), by_deadline_(state) {}
   void set_binding(Binding& binding) { binding_ = &binding; }
 
   // By when a request that is due then should finish.
@@ -33,13 +37,10 @@ class Turns {
   // Starts what waits for an instance while it has room; then brings its key up to date, or lets it go.
   void serve(InstanceId id, TimeNs now, Actions& out);
 
-  // Starts a waiting request on an instance that has room, and what goes with it (batching/gather.h). The key is left
-  // to the caller.
-  void start(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
-
-  // Starts the batch of a body that is chosen for an instance that has room; false: none is. What is evicted leaves, or
-  // yields as what is overdue. The key is left to the caller.
-  bool start_chosen(InstanceId id, VariantId line, TimeNs now, Actions& out);
+  // Starts the batch that is chosen for an instance that has room, when it is this waiting request's turn. False: none
+  // is, which only happens to a body. What is evicted leaves, or yields as what is overdue. The key is left to the
+  // caller.
+  bool start(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
 
   // An arrival that would finish at `finish` where the policy would have it: after its limit.
   Admitted arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs finish, TimeNs now, Actions& out);
@@ -61,6 +62,12 @@ class Turns {
   }
 
  private:
+  // When it can begin something new, where times count.
+  [[nodiscard]] TimeNs start_on(const Instance& x, TimeNs now) const {
+    return s_.timed ? forecast_.start_on(x, now) : now;
+  }
+  VariantId choose_of(const Body& body, RequestHandle first, InstanceId id, TimeNs now);
+  void evict(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
   bool make_room(VariantId variant, Actions& out);
   [[nodiscard]] std::int32_t rows_with_room(VariantId variant) const;
   bool start_overdue(InstanceId id, TimeNs now, Actions& out);
@@ -72,9 +79,9 @@ class Turns {
   State& s_;
   Ledger& ledger_;
   Forecast& forecast_;
-  Gather gather_;
-  std::vector<RequestHandle> rows_;  // of the batch that starts
-  std::vector<std::uint64_t> evicted_;
+  ByDeadline by_deadline_;
+  BatchChoice choice_;
+  std::vector<const MultiLevelQueue::Held*> held_;  // by the instance of each of a body's variants; null: nothing
   Binding* binding_ = nullptr;
 };
 

@@ -50,6 +50,7 @@
 #include "flow/pipeline/guard.h"
 #include "flow/pipeline/pipeline.h"
 #include "simulate/histogram.h"
+#include "solve/tokens/chooser.h"
 
 namespace arlo::simulate {
 
@@ -210,7 +211,7 @@ struct TokenQueries {
     double utility = 1;
     std::uint32_t kind = 0;  // of Rules::accuracy; with bins, that of the first one, which those of the others follow
   };
-  dispatch::TokenCounts counts;
+  solve::tokens::TokenCounts counts;
   std::vector<Query> queries;
   std::vector<std::int32_t> bins;  // ends of length bins in tokens, ascending, the last open above; empty: one
 };

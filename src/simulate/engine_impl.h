@@ -62,7 +62,7 @@ class Engine::Impl {
     need(!tokens.queries.empty(), "queries: at least one");
     need(std::adjacent_find(tokens.bins.begin(), tokens.bins.end(), std::greater_equal<>()) == tokens.bins.end(),
          "bins must ascend");
-    scheduler_.set_tokens(tokens.counts);
+    scheduler_.set_body(tokens.counts.variants, solve::tokens::make_chooser(tokens.counts));
     tokens_.emplace(std::move(tokens));
   }
 
@@ -420,7 +420,6 @@ class Engine::Impl {
     }
     const Inbox::Row first = worker.inbox.front();
     const Fleet::Runtime& runtime = fleet_.runtime(first.runtime);
-    const bool switches = tokens_ && worker.served > 0 && worker.executes != first.runtime;
     worker.executes = first.runtime;
     std::int32_t longest = 1;
     do {
@@ -434,7 +433,6 @@ class Engine::Impl {
     if (factor != 1) {
       took = std::llround(std::min(static_cast<double>(took) * factor, static_cast<double>(kFar)));
     }
-    if (switches) took += tokens_->counts.rules.switching;
     took = std::min(took, std::max<TimeNs>(kFar - now_, 0));  // time ends there
     for (const Slot slot : worker.batch) {
       Request& request = requests_[slot];

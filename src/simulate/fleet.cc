@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "dispatch/validate.h"
+#include "dispatch/types.h"
 #include "simulate/checks.h"
 
 namespace arlo::simulate {

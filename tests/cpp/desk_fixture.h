@@ -214,7 +214,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
   }
 
   void fill_rule(v1::TokenRule& rule) {
-    rule.set_rule(std::vector<const char*>{"price", "exact", "printed"}[below(3)]);
+    rule.set_rule(std::vector<const char*>{"price", "printed"}[below(2)]);
     rule.set_batch(4);
     rule.set_delta_us(5000);
     rule.set_eta_us(20'000);

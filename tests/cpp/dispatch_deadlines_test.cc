@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "dispatch/deadlines.h"
+#include "dispatch/lines/deadlines.h"
 
 namespace arlo::dispatch {
 namespace {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from arlo import _core
-from arlo.simulator.tokens.file import load_tokens
+from benchmarks.papers.otas.as_printed import TABLE_I, for_rate
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate" / "otas.toml"
 MS = 1_000_000
 NEVER = 1 << 60
 
@@ -69,12 +67,11 @@ def test_printed_keeps_one_clock() -> None:
     assert (exact[1], exact[2], counts(exact, (-15, 8))) == (20.5, 20.5, [-15, -15, 8])
 
 
-def test_printed_first_states() -> None:
-    """Two batches that cannot be in time: as printed the first is run all the same."""
+def test_what_is_too_late_is_evicted() -> None:
+    """Two batches that cannot be in time; as the paper prints the first states, the first would be run all the same."""
     queue = [batch(0.10, (0.2, 0.6), (1, 1)), batch(0.12, (0.2, 0.6), (1, 1)), batch(0.92, (0.2, 0.25), (1, 1.2))]
-    literal, mended = _core.tokens_printed(0, queue, literal=True), _core.tokens_printed(0, queue)
-    assert (literal[1], counts(literal, (-15, 8))) == (1.2, [-15, None, 8])
-    assert (mended[1], counts(mended, (-15, 8))) == (1.2, [None, None, 8])
+    plan = _core.tokens_printed(0, queue)
+    assert (plan[1], counts(plan, (-15, 8))) == (1.2, [None, None, 8])
 
 
 def test_manual() -> None:
@@ -88,11 +85,9 @@ def test_manual() -> None:
 
 
 def test_count_by_rate() -> None:
-    """Table I, closed up, as the example has it: f of Algorithm 3."""
-    spec = load_tokens(EXAMPLE)
-    by_rate = [(rate, spec.tokens.index(count)) for rate, count in spec.by_rate]
+    """Table I, closed up: f of Algorithm 3."""
     wanted = {279: 8, 280: 4, 349: 2, 350: 0, 379: 0, 380: -5, 449: -5, 450: -10, 520: -15, 999: -15, 1000: -20}
-    assert {rate: spec.tokens[_core.tokens_for_rate(by_rate, rate)] for rate in wanted} == wanted
+    assert {rate: for_rate(TABLE_I, rate, -20) for rate in wanted} == wanted
 
 
 def test_partial_eviction() -> None:

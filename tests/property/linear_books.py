@@ -34,7 +34,7 @@ class Request:
 
 @dataclass
 class FairOrder:
-    """Start-time fair queueing: the ranks of src/dispatch/fair_ranks.h."""
+    """Start-time fair queueing: the ranks of src/dispatch/lines/fair_ranks.h."""
 
     TURN = 16  # of the virtual clock
     ties: int  # even or odd

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dispatch/turns.h"
+#include "dispatch/policies/policies.h"
 
 namespace arlo::dispatch {
 

@@ -3,13 +3,13 @@
 
 #include <vector>
 
-#include "dispatch/binding.h"
+#include "dispatch/policies/policy_binding.h"
 
 namespace arlo::dispatch {
 
-class EarlyBinding final : public Binding {
+class EarlyBinding final : public PolicyBinding {
  public:
-  EarlyBinding(const Parts& parts, Rule& rule) : Binding(parts), rule_(rule) {}
+  EarlyBinding(const Parts& parts, Rule& rule) : PolicyBinding(parts), rule_(rule) {}
 
   Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
   TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) override;

@@ -32,7 +32,7 @@ struct VariantSpec {
 
 struct StageSpec {
   std::vector<VariantSpec> variants;
-  // Its variants are one network at several token counts, a body of the scheduler's (set_tokens): visits enter at this
+  // Its variants are one network at several token counts, a body of the scheduler's (set_body): visits enter at this
   // one, whose line they share, and which one executes them is said when they start (Pipeline::took). -1: they are not.
   std::int32_t line = -1;
 };

@@ -163,7 +163,7 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
     for (std::size_t v = 0; v < stage.variants.size(); ++v, ++variant) {
       if (state == nullptr || variant >= state->core.tree().variants()) continue;
       const bool late = stage.counts.has_value();
-      to->add_price(late ? scheduler_.token_price(stage.counts->variants.front()) : state->core.price(variant));
+      to->add_price(late ? scheduler_.price(stage.counts->variants.front()) : state->core.price(variant));
     }
   }
 }

@@ -136,9 +136,9 @@ std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>&
     for (const auto& stage : stages) {
       for (const auto& variant : stage.variants) {
         const auto id = variant.model->variant;
-        if (!stage.counts || stage.counts->variants.front() != id) scheduler_.clear_tokens(id);
+        if (!stage.counts || stage.counts->variants.front() != id) scheduler_.clear_body(id);
       }
-      if (stage.counts) scheduler_.set_tokens(*stage.counts);
+      if (stage.counts) scheduler_.set_body(stage.counts->variants, solve::tokens::make_chooser(*stage.counts));
     }
     std::erase_if(flow_states_, [](const auto& old) { return old->core.roots() == 0; });
     flow_states_.push_back(state);

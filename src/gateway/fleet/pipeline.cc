@@ -75,14 +75,14 @@ pipeline::Plan plan_of(const v1::PipelinePlan& from) {
 }
 
 // The variants by their tokens, the fewest first; as the scheduler wants them.
-dispatch::TokenCounts counts_of(const v1::PipelineStage& from, const FindModel& model) {
+solve::tokens::TokenCounts counts_of(const v1::PipelineStage& from, const FindModel& model) {
   std::vector<const v1::PipelineVariant*> variants;
   for (const auto& variant : from.variants()) variants.push_back(&variant);
   std::stable_sort(variants.begin(), variants.end(),
                    [](const auto* one, const auto* other) { return one->tokens() < other->tokens(); });
   const v1::TokenRule& rule = from.tokens();
   const auto ns = [](std::uint64_t us) { return static_cast<TimeNs>(us) * 1000; };
-  dispatch::TokenCounts to;
+  solve::tokens::TokenCounts to;
   const auto kinds = static_cast<std::size_t>(variants.front()->kind_accuracy_size());
   to.rules.accuracy.resize(std::max<std::size_t>(kinds, 1));
   for (const auto* variant : variants) {
@@ -159,8 +159,8 @@ bool same_tasks(const ModelSpec& a, const ModelSpec& b) {
 MaybeFault check_rule(const v1::PipelineStage& stage, const std::string& where) {
   const auto& rule = stage.tokens();
   const std::string place = where + "tokens of stage '" + stage.name() + "': ";
-  if (rule.rule() != "printed" && rule.rule() != "exact" && rule.rule() != "price") {
-    return invalid(place + "'" + rule.rule() + "' is none of printed, exact, price");
+  if (rule.rule() != "printed" && rule.rule() != "price") {
+    return invalid(place + "'" + rule.rule() + "' is neither printed nor price");
   }
   constexpr std::uint64_t kMostUs = 3'600'000'000;
   const bool in_range = rule.delta_us() <= kMostUs && rule.eta_us() <= kMostUs && rule.initial_us() <= kMostUs &&

@@ -16,6 +16,7 @@
 #include "flow/pipeline/guard.h"
 #include "flow/pipeline/spec.h"
 #include "rewrite/model.h"
+#include "solve/tokens/chooser.h"
 
 namespace arlo::gateway {
 
@@ -85,9 +86,9 @@ struct FlowSpec {
     bool told = false;            // those of rows that go on, too, on request
     std::vector<int> outputs;     // where the answers of its first variant stand in ModelSpec::outputs of the pipeline
     std::vector<std::string> of;  // by name, as its variants have them
-    std::optional<dispatch::TokenCounts> counts;  // its variants are chosen for batches
-    double shadow = 0;                            // share of the answers with fewer tokens
-    int row = -1;                                 // output that says which row each answer is of; -1: there is none
+    std::optional<solve::tokens::TokenCounts> counts;  // its variants are chosen for batches
+    double shadow = 0;                                 // share of the answers with fewer tokens
+    int row = -1;  // output that says which row each answer is of; -1: there is none
   };
   // Outputs that are made here, in ModelSpec::outputs.
   struct Made {

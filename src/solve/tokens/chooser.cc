@@ -7,8 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "solve/tokens/by_rate.h"
-
 namespace arlo::solve::tokens {
 namespace {
 
@@ -21,40 +19,58 @@ constexpr double kLeast = 1000.0;  // down to this part of it; then to 0
 
 Policy parse_token_policy(std::string_view name) {
   if (name == "printed") return Policy::kPrinted;
-  if (name == "exact") return Policy::kExact;
   if (name == "price") return Policy::kPrice;
   if (name == "fixed") return Policy::kFixed;
-  if (name == "load") return Policy::kLoad;
-  throw std::invalid_argument("tokens: '" + std::string(name) + "' is none of printed, exact, price, fixed, load");
+  throw std::invalid_argument("tokens: '" + std::string(name) + "' is none of printed, price, fixed");
+}
+
+std::unique_ptr<dispatch::BatchChooser> make_chooser(const TokenCounts& counts) {
+  const auto need = [](bool good, const char* message) {
+    if (!good) throw std::invalid_argument(std::string("tokens: ") + message);
+  };
+  const Rules& rules = counts.rules;
+  const std::size_t variants = counts.variants.size();
+  need(variants > 0 && !rules.accuracy.empty(), "variants and their accuracy are missing");
+  for (const auto& each : rules.accuracy) need(each.size() == variants, "accuracy of each variant");
+  need(rules.energy.empty() || rules.energy.size() == variants, "energy of each variant, or of none");
+  for (const double e : rules.energy) need(std::isfinite(e) && e >= 0, "energy must be at least 0");
+  need(rules.fixed < variants && rules.alike.most > 0 && rules.window > 0 && rules.horizon > 0 && rules.share > 0 &&
+           rules.looked_at > 0,
+       "fixed must be one of the counts; most, window, horizon, share and looked_at above 0");
+  return std::make_unique<Chooser>(rules);
 }
 
 void Chooser::set(Rules rules) {
   rules_ = std::move(rules);
   queue_.set_alike(rules_.alike);
   rates_.set_longest(rules_.window);
-  rates_.set_adaptive(rules_.adaptive && rules_.policy == Policy::kPrice);
+  rates_.set_adaptive(rules_.policy == Policy::kPrice);
 }
 
-const Decision& Chooser::choose(TimeNs start, int workers, const Times& times) {
-  decision_.starts = false;
-  decision_.rows.clear();
-  decision_.evicted.clear();
-  ++plans_;
-  const bool ours = rules_.policy == Policy::kExact || rules_.policy == Policy::kPrice;
-  look(start, times);
+bool Chooser::follow(const dispatch::BatchChooser& other) {
+  const auto* const same = dynamic_cast<const Chooser*>(&other);
+  if (same != nullptr) set(same->rules_);
+  return same != nullptr;
+}
+
+void Chooser::choose(const dispatch::Turn& turn, dispatch::BatchChoice& choice) {
+  const TimeNs start = turn.start;
+  const int workers = turn.instances;
+  const Times& times = *turn.times;
+  const bool ours = rules_.policy == Policy::kPrice;
+  look(start, times, choice);
   rates_.look(start);
   per_row(times);
   heeds_energy_ = ours && !rules_.energy.empty();
   per_row_energy(times, workers);
-  price_ = rules_.policy == Policy::kPrice ? price_of(workers) : 0;
+  price_ = ours ? price_of(workers) : 0;
   const double least_price = price_ / kLeast;
   for (;;) {
     std::erase_if(order_, [](const auto& rows) { return rows.empty(); });
-    if (order_.empty()) return decision_;
+    if (order_.empty()) return;
     std::size_t at = 0;
     std::size_t count = rules_.fixed;
     TimeNs beyond = 0;  // rows that are due up to it are left out
-    if (rules_.policy == Policy::kLoad) count = usual(workers);
     if (ours || rules_.policy == Policy::kPrinted) {
       if (batches_.size() < order_.size()) batches_.resize(order_.size());
       for (std::size_t b = 0; b < order_.size(); ++b) offer(b, ours ? kCuts : 1, start, workers, times);
@@ -68,20 +84,20 @@ const Decision& Chooser::choose(TimeNs start, int workers, const Times& times) {
       }
       while (at < order_.size() && plan_.choice[at] == kEvict) ++at;
       if (at == order_.size()) {
-        if (price_ == 0 && !std::exchange(heeds_energy_, false)) return decision_;
+        if (price_ == 0 && !std::exchange(heeds_energy_, false)) return;
         price_ = price_ > least_price ? price_ / kGivesWay : 0;
         continue;
       }
-      const auto choice = static_cast<std::size_t>(plan_.choice[at]);
-      count = choice % counts();
-      beyond = batches_[at].options[choice].deadline - 1;
+      const auto option = static_cast<std::size_t>(plan_.choice[at]);
+      count = option % counts();
+      beyond = batches_[at].options[option].deadline - 1;
     }
-    if (settle(at, count, beyond, start, times)) return decision_;
+    if (settle(at, count, beyond, turn, choice)) return;
   }
 }
 
 // The batches to look at, most urgent first. What no count can make in time is evicted.
-void Chooser::look(TimeNs start, const Times& times) {
+void Chooser::look(TimeNs start, const Times& times, dispatch::BatchChoice& choice) {
   sorted_.clear();
   for (const Waiting& batch : queue_.batches()) sorted_.emplace_back(batch.deadline, &batch);
   std::stable_sort(sorted_.begin(), sorted_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -97,7 +113,7 @@ void Chooser::look(TimeNs start, const Times& times) {
       if (least != kNever && start + least < row.deadline) {
         rows.push_back(row);
       } else if (least != kNever) {
-        decision_.evicted.push_back(row.id);
+        choice.evicted.push_back(row.id);
       }
     }
     kept += rows.empty() ? 0 : 1;
@@ -259,11 +275,11 @@ double Chooser::price_of(int workers) {
       double best = 0;
       double time = 0;
       for (std::size_t count = 0; count < counts(); ++count) {
-        const double each = levels_[c.level].each[count];
-        const double gain = c.utility * rules_.accuracy[c.kind][count] - levels_[c.level].energy[count] - at * each;
+        const double takes = levels_[c.level].each[count];
+        const double gain = c.utility * rules_.accuracy[c.kind][count] - levels_[c.level].energy[count] - at * takes;
         if (gain > best) {
           best = gain;
-          time = each;
+          time = takes;
         }
       }
       used += c.rate * time;
@@ -284,7 +300,6 @@ double Chooser::price_of(int workers) {
 // Algorithm 3's f: the most tokens at which the workers carry the rate.
 std::size_t Chooser::usual(int workers) const {
   const double rate = rates_.all() / workers;
-  if (!rules_.by_rate.empty()) return CountForRate(rules_.by_rate, rate);
   for (std::size_t count = counts(); count-- > 1;) {
     if (rate * per_row_[count] < 1) return count;
   }
@@ -292,13 +307,14 @@ std::size_t Chooser::usual(int workers) const {
 }
 
 // Batch `b` of the order becomes the decision, without the rows that would be late. False: none is left.
-bool Chooser::settle(std::size_t b, std::size_t count, TimeNs beyond, TimeNs start, const Times& times) {
+bool Chooser::settle(std::size_t b, std::size_t count, TimeNs beyond, const dispatch::Turn& turn,
+                     dispatch::BatchChoice& choice) {
   std::vector<Query>& rows = order_[b];
   const auto leave_out = [&](TimeNs end) {
     const std::size_t before = rows.size();
     std::erase_if(rows, [&](const Query& row) {
       if (end < row.deadline) return false;
-      decision_.evicted.push_back(row.id);
+      choice.evicted.push_back(row.id);
       return true;
     });
     return rows.size() < before;
@@ -306,18 +322,17 @@ bool Chooser::settle(std::size_t b, std::size_t count, TimeNs beyond, TimeNs sta
   leave_out(beyond);
   do {
     if (rows.empty()) return false;
-    decision_.longest = 0;
-    for (const Query& row : rows) decision_.longest = std::max(decision_.longest, row.length);
-    const TimeNs time = times.of(count, decision_.longest, static_cast<std::int64_t>(rows.size()));
+    choice.longest = 0;
+    for (const Query& row : rows) choice.longest = std::max(choice.longest, row.length);
+    const TimeNs time = turn.times->of(count, choice.longest, static_cast<std::int64_t>(rows.size()));
     if (time == kNever) {
       rows.clear();
       return false;
     }
-    if (!leave_out(start + time)) break;
+    if (!leave_out(turn.start + time)) break;
   } while (true);
-  decision_.starts = true;
-  decision_.count = count;
-  for (const Query& row : rows) decision_.rows.push_back(row.id);
+  choice.variant = count;
+  for (const Query& row : rows) choice.rows.push_back(row.id);
   return true;
 }
 

@@ -6,14 +6,13 @@
 // cannot make its deadline any more is evicted when that is known, not when its deadline comes.
 //
 //   printed  Algorithms 2 and 3
-//   exact    the plan of most utility for what waits, which may also leave out a batch's most urgent rows
-//   price    the same, where a second of a worker costs what it would bring for the rows to come: the least price at
-//            which what waits and what comes fit into the workers' time (the dual of Eq. 1 as a fluid), by rates.h. So
-//            it rises with a burst, before the line is long, and falls when the burst is over
+//   price    the plan of most utility for what waits, which may also leave out a batch's most urgent rows, where a
+//            second of a worker costs what it would bring for the rows to come: the least price at which what waits and
+//            what comes fit into the workers' time (the dual of Eq. 1 as a fluid), by rates.h. So it rises with a
+//            burst, before the line is long, and falls when the burst is over
 //   fixed    one count for all
-//   load     Algorithm 3's f of the rate alone
 //
-// Energy. With `exact` and `price` a count's utility is less what its worker time draws beyond the count that draws
+// Energy. With `price` a count's utility is less what its worker time draws beyond the count that draws
 // least (Rules::energy). What any answer would draw is not counted, so energy chooses counts, and leaves no row out
 // that can have the one that draws least. Nor is time counted that workers would not stand by: where rows of a count
 // keep them busy however few go together, shorter batches are smaller ones, and save nothing.
@@ -24,20 +23,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/time.h"
+#include "dispatch/batch_chooser.h"
 #include "solve/tokens/plan.h"
 #include "solve/tokens/queue.h"
 #include "solve/tokens/rates.h"
 
 namespace arlo::solve::tokens {
 
-enum class Policy : std::uint8_t { kPrinted, kExact, kPrice, kFixed, kLoad };
-// "printed", "exact", "price", "fixed", "load". Throws std::invalid_argument.
+using Times = dispatch::BatchTimes;
+
+enum class Policy : std::uint8_t { kPrinted, kPrice, kFixed };
+// "printed", "price", "fixed". Throws std::invalid_argument.
 Policy parse_token_policy(std::string_view name);
 
 struct Rules {
@@ -49,55 +52,34 @@ struct Rules {
   std::size_t beta = 5;             // kPrinted: Algorithm 3 up to this many batches,
   TimeNs initial = 2'000'000'000;   // and so long from the first row on
   double kappa = 0.8;               // Algorithm 3
-  std::vector<std::pair<double, std::size_t>> by_rate;  // f: (rate, count up to it), ascending; empty: by the times
-  TimeNs window = 1'000'000'000;                        // that rates are of, at most
-  bool adaptive = true;                                 // kPrice: rates of a shorter window where a rate has changed
-  TimeNs horizon = 1'000'000'000;                       // kPrice: in which what waits shall be through
-  double share = 1.0;                                   // kPrice: of the workers' time that may be sold
-  TimeNs switching = 0;                                 // time that another count than that of the batch before costs
-  std::size_t looked_at = 32;                           // batches, most urgent first
+  TimeNs window = 1'000'000'000;    // that rates are of, at most
+  TimeNs horizon = 1'000'000'000;   // kPrice: in which what waits shall be through
+  double share = 1.0;               // kPrice: of the workers' time that may be sold
+  std::size_t looked_at = 32;       // batches, most urgent first
 };
 
-// What a worker that has room takes for batches.
-class Times {
- public:
-  virtual ~Times() = default;
-  // From now to the end of such a batch, if it is the next one. kNever: the worker cannot execute it so.
-  [[nodiscard]] virtual TimeNs of(std::size_t count, std::int32_t length, std::int64_t rows) const = 0;
+// Variants of one network at several token counts, the fewest first, and the rules by which one of them gets a batch.
+struct TokenCounts {
+  std::vector<dispatch::VariantId> variants;
+  Rules rules;
 };
 
-struct Decision {
-  bool starts = false;       // else nothing that is worth it waits
-  std::size_t count = 0;     // of tokens, the number in the list
-  std::int32_t longest = 0;  // tokens of its rows
-  std::vector<std::uint64_t> rows;
-  std::vector<std::uint64_t> evicted;  // to be removed, whether or not a batch starts
-};
-
-class Chooser {
+class Chooser final : public dispatch::BatchChooser {
  public:
   explicit Chooser(Rules rules) : queue_(rules.alike), rates_(rules.window) { set(std::move(rules)); }
-  // Rules in force from now on; rows that wait stay.
-  void set(Rules rules);
 
-  // A row comes for the first time.
-  void arrived(TimeNs now, const Query& query) {
+  void arrived(TimeNs now, const Query& query) override {
     if (first_ == kNever) first_ = now;
     rates_.arrived(now, query.kind, query.utility, query.length, query.level);
   }
-  // It begins to wait, or does not wait any more.
-  void add(const Query& query) { queue_.add(query); }
-  void remove(std::uint64_t id) { queue_.remove(id); }
-  [[nodiscard]] std::size_t waiting() const { return queue_.size(); }
+  void add(const Query& query) override { queue_.add(query); }
+  void remove(dispatch::RequestHandle id) override { queue_.remove(id); }
+  bool follow(const dispatch::BatchChooser& other) override;
 
-  // For a worker that can begin at `start`, of so many that share the work. Rows and evicted ones stay in the queue
-  // until they are removed. Nothing waits for a better batch: where nothing is worth the price, the price gives way,
-  // and at last the energy. Valid until the next call.
-  const Decision& choose(TimeNs start, int workers, const Times& times);
-  // Of the last decision: utility of a worker-second, without its energy.
-  [[nodiscard]] double price() const { return price_; }
-  [[nodiscard]] const Rules& rules() const { return rules_; }
-  [[nodiscard]] std::uint64_t plans() const { return plans_; }
+  // Nothing waits for a better batch: where nothing is worth the price, the price gives way, and at last the energy.
+  void choose(const dispatch::Turn& turn, dispatch::BatchChoice& choice) override;
+  // Without its energy.
+  [[nodiscard]] double price() const override { return price_; }
 
  private:
   struct Level {  // of lengths
@@ -115,11 +97,13 @@ class Chooser {
     double utility;
     double rate;
   };
-  void look(TimeNs start, const Times& times);
+  void set(Rules rules);
+  void look(TimeNs start, const Times& times, dispatch::BatchChoice& choice);
   void offer(std::size_t b, std::size_t cuts, TimeNs start, int workers, const Times& times);
   double price_of(int workers);
   [[nodiscard]] std::size_t usual(int workers) const;
-  bool settle(std::size_t b, std::size_t count, TimeNs beyond, TimeNs start, const Times& times);
+  bool settle(std::size_t b, std::size_t count, TimeNs beyond, const dispatch::Turn& turn,
+              dispatch::BatchChoice& choice);
   [[nodiscard]] std::size_t counts() const { return rules_.accuracy.front().size(); }
   void per_row(const Times& times);
   void per_row_energy(const Times& times, int workers);
@@ -132,10 +116,8 @@ class Chooser {
   TimeNs first_ = kNever;  // row
   double price_ = 0;
   bool heeds_energy_ = false;
-  std::uint64_t plans_ = 0;
   ExactPlanner exact_;
   Plan plan_;
-  Decision decision_;
   std::vector<std::vector<Query>> order_;  // batches to look at, most urgent first, without what is evicted
   std::vector<std::pair<TimeNs, const Waiting*>> sorted_;
   std::vector<Batch> batches_;
@@ -148,5 +130,8 @@ class Chooser {
   std::size_t known_ = 0;
   std::vector<Class> classes_;
 };
+
+// Throws std::invalid_argument for rules that are not of these variants, or out of range.
+std::unique_ptr<dispatch::BatchChooser> make_chooser(const TokenCounts& counts);
 
 }  // namespace arlo::solve::tokens

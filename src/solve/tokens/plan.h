@@ -37,9 +37,9 @@ struct Plan {
 };
 
 // Algorithm 2. All batches have equally many options. A state keeps the predecessor of the most utility whatever its
-// clock, so that the plan need not be the best. `literal`: the states' predecessors start at 1, as printed, which
-// runs a batch past its deadline when all before it are infeasible; otherwise at 0, which evicts it.
-Plan PlanPrinted(TimeNs now, std::span<const Batch> batches, bool literal = false);
+// clock, so that the plan need not be the best. The states' predecessors start at 0, which evicts; as printed, at 1,
+// a batch would run past its deadline where all before it are infeasible.
+Plan PlanPrinted(TimeNs now, std::span<const Batch> batches);
 
 // Algorithm 3: option `usual` for each batch; the first where that would be late, the last where its rows are worth
 // more than `kappa` on average. Evicts none, and the last one is taken without a look at the deadline, as printed.

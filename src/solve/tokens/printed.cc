@@ -12,7 +12,7 @@ constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-Plan PlanPrinted(TimeNs now, std::span<const Batch> batches, bool literal) {
+Plan PlanPrinted(TimeNs now, std::span<const Batch> batches) {
   const std::size_t n = batches.size();
   Plan plan;
   plan.choice.assign(n, kEvict);
@@ -21,7 +21,7 @@ Plan PlanPrinted(TimeNs now, std::span<const Batch> batches, bool literal) {
   const std::size_t width = batches[0].options.size() + 1;  // state 0: not executed
   std::vector<double> utility((n + 1) * width, 0);
   std::vector<TimeNs> clock((n + 1) * width, now);
-  std::vector<std::size_t> before((n + 1) * width, literal ? 1 : 0);
+  std::vector<std::size_t> before((n + 1) * width, 0);
   const auto at = [width](std::size_t b, std::size_t l) { return b * width + l; };
   for (std::size_t b = 1; b <= n; ++b) {
     for (std::size_t l = 0; l < width; ++l) {

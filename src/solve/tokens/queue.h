@@ -8,18 +8,12 @@
 #include <vector>
 
 #include "base/time.h"
+#include "dispatch/batch_chooser.h"
 
 namespace arlo::solve::tokens {
 
-struct Query {
-  std::uint64_t id = 0;  // small numbers, each of one query that waits
-  TimeNs arrived = 0;
-  TimeNs deadline = 0;
-  double utility = 0;
-  std::uint32_t kind = 0;   // the caller's; queries of all kinds share batches
-  std::int32_t length = 1;  // tokens
-  std::int32_t level = 0;   // of lengths: queries of two share no batch
-};
+// Queries of all kinds share batches, those of two levels of lengths do not. Ids are small numbers.
+using Query = dispatch::WaitingRow;
 
 struct Alike {
   TimeNs delta = 500'000'000;  // a batch takes queries this long after its first one
@@ -60,7 +54,7 @@ class Queue {
   }
 
   // One that waits, or not: it leaves its batch. O(rows of the batch).
-  void remove(std::uint64_t id) {
+  void remove(dispatch::RequestHandle id) {
     if (id >= where_.size() || where_[id] == batches_.end()) return;
     const auto batch = where_[id];
     where_[id] = batches_.end();

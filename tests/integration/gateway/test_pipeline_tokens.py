@@ -135,7 +135,7 @@ async def test_counts_are_of_all_variants_or_of_none(workers: Workers, served: G
         await served.call("Apply", deployment=apart)
 
 
-@pytest.mark.parametrize(("rule", "tokens"), [("price", -16), ("exact", -16), ("printed", 0)])
+@pytest.mark.parametrize(("rule", "tokens"), [("price", -16), ("printed", 0)])
 async def test_more_tokens_must_be_worth_what_they_draw(
     workers: Workers, tmp_path: Path, rule: str, tokens: int
 ) -> None:
@@ -148,10 +148,10 @@ async def test_more_tokens_must_be_worth_what_they_draw(
         assert arrays_of(answer)["tokens"].tolist() == [tokens]
 
 
-@pytest.mark.parametrize("rule", ["exact", "printed", "price"])
+@pytest.mark.parametrize("rule", ["printed", "price"])
 async def test_rules_change_under_load(workers: Workers, tmp_path: Path, rule: str) -> None:
     """Each rule serves, after another one and while rows wait: none is lost, and each says truly what it got."""
-    before = "price" if rule != "price" else "exact"
+    before = "price" if rule != "price" else "printed"
     async with gateway_of(tmp_path, by_tokens(workers, rule=before), dispatch=RULES) as gateway:
         stream = Stream(gateway)
         await stream.phase(115, 0.3)

@@ -56,7 +56,7 @@ task = "all"
 slo_ms = 400
 utility = 1
 """
-POLICIES = "printed,exact,price,load,fixed:-8,fixed:0"
+POLICIES = "printed,price,fixed:-8,fixed:0"
 
 
 def simulated(capsys: pytest.CaptureFixture[str], *words: str, file: Path = OTAS) -> dict[str, dict[str, object]]:
@@ -70,7 +70,7 @@ def simulated(capsys: pytest.CaptureFixture[str], *words: str, file: Path = OTAS
 def test_ours_is_never_below(capsys: pytest.CaptureFixture[str], rate: int) -> None:
     """From light load to one and a half of what all tokens carry: price beats the printed rules and every count."""
     fixed = [f"fixed:{count}" for count in (-20, -15, -10, -5, 0, 2, 4, 8)]
-    found = simulated(capsys, "--rate", str(rate), f"--tokens=price,exact,printed,{','.join(fixed)}")
+    found = simulated(capsys, "--rate", str(rate), f"--tokens=price,printed,{','.join(fixed)}")
     utility = {policy: run["utility"] for policy, run in found.items()}
     assert utility["price"] >= 0.999 * max(utility.values())  # type: ignore[type-var, operator]
     assert all(sum(run["outcomes"].values()) == pytest.approx(1) for run in found.values())  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def test_joules_of_token_counts(capsys: pytest.CaptureFixture[str], by_length: P
         }
         drawn = [run[policy]["joules"] for run in runs]
         assert drawn[0] > 0.3  # type: ignore[operator]
-        if policy in ("exact", "price"):
+        if policy == "price":
             assert drawn[0] > 1.2 * drawn[2]  # type: ignore[operator]
             assert drawn == sorted(drawn, reverse=True)  # type: ignore[type-var]
             assert runs[2][policy]["rows"]["0"] < 0.02 * runs[2][policy]["queries"]  # type: ignore[index, operator]
@@ -188,7 +188,7 @@ def test_a_joule_needs_watts(capsys: pytest.CaptureFixture[str], by_length: Path
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--tokens", "best"], "--tokens must be printed, exact, price, load or fixed:N, N of -20, -15"),
+        (["--tokens", "best"], "--tokens must be printed, price or fixed:N, N of -20, -15"),
         (["--tokens", "fixed:3"], "not 'fixed:3'"),
         (["--policy", "late"], "--policy does not go with a file of token counts"),
         (["--length", "tweets"], "lengths make no difference to this body"),

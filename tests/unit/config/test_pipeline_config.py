@@ -169,7 +169,7 @@ def test_variants_by_tokens(folder: Path) -> None:
     assert told.stages[0].tokens.rule == "price"
     assert filled(folder, 'tokens = "printed"').stages[0].tokens.rule == "printed"
     with pytest.raises(ConfigError, match="leave `workers` out"):
-        served(folder, 'tokens = "exact"\nworkers = [1, 1, 1]')
+        served(folder, 'tokens = "printed"\nworkers = [1, 1, 1]')
 
 
 def test_what_energy_is_worth(folder: Path) -> None:
@@ -189,7 +189,7 @@ def test_one_token_count(folder: Path) -> None:
     assert (one.model, one.tokens) == ("body.tokens.small", -4)
     with pytest.raises(ConfigError, match="of a flow of one stage: 0, -4, -8"):
         served(folder, 'tokens = "fixed:-5"')
-    with pytest.raises(ConfigError, match='must be "price", "exact", "printed" or "fixed:N"'):
+    with pytest.raises(ConfigError, match='must be "price", "printed" or "fixed:N"'):
         served(folder, 'tokens = "best"')
     (folder / "flow.toml").write_text(FLOW)
     flow_of.cache_clear()

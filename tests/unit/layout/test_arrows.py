@@ -78,14 +78,14 @@ HEAVY = {
 # Folder under src/ -> other folders that it may include.
 CPP_ARROWS: dict[str, set[str]] = {
     "base": set(),
-    "dispatch": {"solve", "base"},
-    "flow": {"dispatch", "solve", "base"},
+    "dispatch": {"base"},
+    "flow": {"dispatch", "base"},
     "rewrite": {"text", "base"},
     "transport": {"base"},
     "gateway": {"flow", "rewrite", "dispatch", "solve", "text", "transport", "base"},
     "loadgen": {"base"},
     "plugins": {"dispatch", "rewrite", "base"},
-    "solve": {"base"},
+    "solve": {"dispatch", "base"},
     "text": {"base"},
     "simulate": {"flow", "dispatch", "solve", "base"},
     "bindings": {"flow", "dispatch", "solve", "simulate", "text", "base"},
@@ -158,21 +158,23 @@ def test_python_arrows(part: str) -> None:
     assert arrows_broken(part, part_folders()[part]) == []
 
 
-def test_python_arrows_are_acyclic_and_keep_the_promises() -> None:
-    def reachable(part: str) -> set[str]:
-        seen: set[str] = set()
-        todo = [part]
-        while todo:
-            for target in PYTHON_ARROWS[todo.pop()] - seen:
-                seen.add(target)
-                todo.append(target)
-        return seen
+def reached(uses: dict[str, set[str]], start: str) -> set[str]:
+    """All that it uses, by way of others too."""
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        for target in uses[todo.pop()] - seen:
+            seen.add(target)
+            todo.append(target)
+    return seen
 
+
+def test_python_arrows_are_acyclic_and_keep_the_promises() -> None:
     for part in PYTHON_ARROWS:
-        assert part not in reachable(part), f"{part} reaches itself"
+        assert part not in reached(PYTHON_ARROWS, part), f"{part} reaches itself"
     for part in ("client", "compile", "planning", "traces"):
-        assert "control" not in reachable(part)
-    assert reachable("client") <= {"errors", "proto", "clock"}
+        assert "control" not in reached(PYTHON_ARROWS, part)
+    assert reached(PYTHON_ARROWS, "client") <= {"errors", "proto", "clock"}
 
 
 def test_arrows_are_of_folders_that_exist() -> None:
@@ -227,6 +229,23 @@ def test_cpp_arrows(folder: str) -> None:
             if quoted and "/" not in name and (path.parent / name).exists():
                 broken.append(f"{where} includes {name}: name it from src/, as {folder}/{name}")
     assert broken == []
+
+
+def test_the_request_scheduler_is_in_layers() -> None:
+    """A source file with its header, or a folder with all that it has, uses what lies below it only."""
+    base = ROOT / "src" / "dispatch"
+
+    def room(name: str) -> str:
+        return Path(name).parts[1].split(".")[0]
+
+    uses: dict[str, set[str]] = {}
+    for path in cpp_files("dispatch"):
+        own = room(str(path.relative_to(base.parent)))
+        ours = {room(name) for _, name, quoted in includes(path) if quoted and name.startswith("dispatch/")}
+        uses.setdefault(own, set()).update(ours - {own})
+    assert [name for name in uses if name in reached(uses, name)] == []
+    assert "scheduler" not in set().union(*uses.values()), "the face of it all is its callers'"
+    assert reached({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, "a") == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("folder", ["dispatch", "solve", "simulate", "text"])

@@ -3,7 +3,7 @@
 // Over all groups that fit: the head is the instance that will be free first, and the request would finish its own time
 // alone after that. The earliest finish wins; ties go to the lower level, then to the lower id. Unlike `rs` it knows
 // that a longer runtime is slower, and by how much; unlike `late` it binds on arrival and lives with its estimate.
-#include "dispatch/policies/timed.h"
+#include "dispatch/timed.h"
 
 namespace arlo::dispatch {
 namespace {

@@ -59,7 +59,7 @@
 
 #include "dispatch/policies/late/late_binding.h"
 
-#include "dispatch/policies/timed.h"
+#include "dispatch/timed.h"
 
 namespace arlo::dispatch {
 namespace {

@@ -4,9 +4,9 @@
 #include <array>
 #include <tuple>
 
-#include "dispatch/level_fifos.h"
-#include "dispatch/policies/rule.h"
-#include "dispatch/shares.h"
+#include "dispatch/lines/level_fifos.h"
+#include "dispatch/lines/shares.h"
+#include "dispatch/rule.h"
 
 namespace arlo::dispatch {
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "dispatch/turns.h"
-
 namespace arlo::dispatch {
 
 Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
@@ -122,14 +120,9 @@ void LateBinding::balance(std::int32_t home, TimeNs now, Actions& out) {
       if (may_serve(r.avoid)) turns_.serve(r.avoid, now, out);
       return;
     }
-    if (s_.chosen_late(r)) {
-      if (!turns_.start_chosen(id, r.variant(), now, out)) return;
-      ledger_.refresh_key(id);
-      continue;
-    }
-    const TimeNs finish = r.limit() == kNever ? now : forecast_.turn_on(s_.queue[id], r, now);
-    if (finish <= r.limit()) {
-      turns_.start(h, id, now, out);
+    const bool chosen = r.limit() == kNever || s_.chosen_late(r);
+    if (chosen || forecast_.turn_on(s_.queue[id], r, now) <= r.limit()) {
+      if (!turns_.start(h, id, now, out)) return;
       ledger_.refresh_key(id);
     } else if (on_time_elsewhere(h, now)) {
       return;

@@ -2,14 +2,14 @@
 // where.
 #pragma once
 
-#include "dispatch/binding.h"
 #include "dispatch/policies/late/late.h"
+#include "dispatch/policies/policy_binding.h"
 
 namespace arlo::dispatch {
 
-class LateBinding final : public Binding {
+class LateBinding final : public PolicyBinding {
  public:
-  LateBinding(const Parts& parts, Late& rule) : Binding(parts), rule_(rule) {}
+  LateBinding(const Parts& parts, Late& rule) : PolicyBinding(parts), rule_(rule) {}
 
   Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
   TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) override;

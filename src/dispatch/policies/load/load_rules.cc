@@ -5,7 +5,7 @@
 // do (device types); the head is then the instance with the lowest congestion, which is what line 10 tests.
 #include <bit>
 
-#include "dispatch/policies/rule.h"
+#include "dispatch/rule.h"
 
 namespace arlo::dispatch {
 namespace {

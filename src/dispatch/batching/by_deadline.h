@@ -17,18 +17,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "dispatch/forecast.h"
+#include "dispatch/batch_chooser.h"
 #include "dispatch/state.h"
 
 namespace arlo::dispatch {
 
-class Gather {
+class ByDeadline final : public BatchChooser {
  public:
-  Gather(State& state, Forecast& forecast) : s_(state), forecast_(forecast) {}
+  explicit ByDeadline(const State& state) : s_(state) {}
 
-  // Appends to `rows`, which holds the first one, and returns the runtime for them. O(lines + rows looked at); none is
-  // moved.
-  const Bundle::Member& batch(InstanceId id, TimeNs now, std::vector<RequestHandle>& rows);
+  // The first row always goes. O(lines + rows looked at).
+  void choose(const Turn& turn, BatchChoice& choice) override;
 
  private:
   struct Batch {
@@ -59,8 +58,7 @@ class Gather {
     return bundle.of(s_.queue.level(level).max_length).runtime == runtime;
   }
 
-  State& s_;
-  Forecast& forecast_;
+  const State& s_;
   std::vector<RequestHandle> fronts_;  // of several lines of one runtime
 };
 

@@ -6,13 +6,12 @@
 
 #include "dispatch/multi_level_queue.h"
 #include "dispatch/request.h"
-#include "dispatch/scheduler.h"
+#include "dispatch/types.h"
 
 namespace arlo::dispatch {
 
 class Binding;
 struct Parts;
-struct State;
 
 class Rule {
  public:
@@ -28,22 +27,5 @@ class Rule {
   // How requests wait under it: bound on arrival, unless it says otherwise.
   [[nodiscard]] virtual std::unique_ptr<Binding> make_binding(const Parts& parts);
 };
-
-// rs, ilb, ig, uniform and infaas: by the number of outstanding requests. See load_rules.cc.
-std::unique_ptr<Rule> make_load_rule(const Options& options);
-
-// eft: by expected finish. See eft.cc.
-std::unique_ptr<Rule> make_eft(const RequestSlab& requests);
-
-// late: bound when it starts. See late.cc.
-std::unique_ptr<Rule> make_late(const State& state);
-
-// What a policy needs to be told apart by the scheduler, which knows none by name.
-struct PolicyNeeds {
-  bool times;       // it weighs execution times: the books of timed.h, and a heap for each runtime
-  bool one_length;  // it takes runtimes of one max_length only
-};
-[[nodiscard]] PolicyNeeds needs_of(Policy policy);
-[[nodiscard]] std::unique_ptr<Rule> make_rule(const State& state);
 
 }  // namespace arlo::dispatch

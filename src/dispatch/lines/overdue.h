@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "dispatch/level_fifos.h"
+#include "dispatch/lines/level_fifos.h"
 #include "dispatch/request.h"
 
 namespace arlo::dispatch {

@@ -26,7 +26,7 @@
 #include <cmath>
 
 #include "dispatch/multi_level_queue.h"
-#include "dispatch/policies/rule.h"
+#include "dispatch/rule.h"
 
 namespace arlo::dispatch::timed {
 

@@ -1,42 +1,43 @@
-#include "dispatch/batching/gather.h"
+#include "dispatch/batching/by_deadline.h"
 
 #include <algorithm>
 
-#include "dispatch/policies/timed.h"
+#include "dispatch/forecast.h"
+#include "dispatch/timed.h"
 
 namespace arlo::dispatch {
 
-const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<RequestHandle>& rows) {
-  const Request& r = s_.requests[rows.front()];
-  const Instance& x = s_.queue[id];
+void ByDeadline::choose(const Turn& turn, BatchChoice& choice) {
+  const Request& r = s_.requests[turn.first];
+  const Instance& x = s_.queue[turn.instance];
   const MultiLevelQueue::Held& held = s_.queue.held(x, r.variant());
   const Bundle& bundle = held.bundle;
-  const TimeNs start = s_.timed ? forecast_.start_on(x, now) : now;
   const bool in_line = !r.overdue && r.instance == kNone && r.trial == 0;
-  const Bundle::Member& on = in_line ? runtime_for(r, bundle, x, start) : bundle.of(r.length);
+  const Bundle::Member& on = in_line ? runtime_for(r, bundle, x, turn.start) : bundle.of(r.length);
   const std::int32_t most = r.trial == 0 ? kMaxBatch : 1 << (r.trial - 1);
-  Batch batch{.id = id,
+  Batch batch{.id = turn.instance,
               .on = &on,
               .most = std::min(on.cost.saturated(), most),
               .variant = r.variant(),
               .trial = r.trial,
-              .start = start,
+              .start = turn.start,
               .limit = limit(r),
               .longest = r.length,
               .time = on.cost.at(r.length, 1)};
+  choice.runtime = &on;
+  choice.rows.push_back(turn.first);
   if (r.overdue) {
     const TimeNs slo = held.capacity * bundle.share(bundle.longest());
-    batch.limit = std::min(batch.limit, start + std::max(timed::paced(x, batch.time), slo / kPatience));
-    from(s_.overdue[s_.ideal(r)].fifo, batch, rows);
+    batch.limit = std::min(batch.limit, turn.start + std::max(timed::paced(x, batch.time), slo / kPatience));
+    from(s_.overdue[s_.ideal(r)].fifo, batch, choice.rows);
   } else if (r.instance != kNone) {
-    from(x.waiting, batch, rows);
+    from(x.waiting, batch, choice.rows);
   } else {
-    from_lines(batch, rows);
+    from_lines(batch, choice.rows);
   }
-  return on;
 }
 
-std::int32_t Gather::waiting_for(const Bundle::Member& member, const Bundle& bundle, VariantId variant) const {
+std::int32_t ByDeadline::waiting_for(const Bundle::Member& member, const Bundle& bundle, VariantId variant) const {
   std::int32_t waiting = 0;
   const std::int32_t first = s_.queue.first_of(variant);
   for (std::int32_t level = s_.queue.ideal(variant, member.cost.max_length()); level >= first; --level) {
@@ -45,8 +46,8 @@ std::int32_t Gather::waiting_for(const Bundle::Member& member, const Bundle& bun
   return waiting;
 }
 
-const Bundle::Member& Gather::runtime_for(const Request& first, const Bundle& bundle, const Instance& x,
-                                          TimeNs start) const {
+const Bundle::Member& ByDeadline::runtime_for(const Request& first, const Bundle& bundle, const Instance& x,
+                                              TimeNs start) const {
   const Bundle::Member* best = &bundle.of(first.length);
   if (bundle.members().size() == 1 || s_.lines.total(first.variant()) == 1) return *best;
   std::int32_t rows = waiting_for(*best, bundle, first.variant());
@@ -68,11 +69,11 @@ const Bundle::Member& Gather::runtime_for(const Request& first, const Bundle& bu
 }
 
 // What the batch has to end by for this one. One that is overdue asks for an answer only.
-TimeNs Gather::limit(const Request& r) const {
+TimeNs ByDeadline::limit(const Request& r) const {
   return s_.options.batching == Batching::kDeadline && !r.overdue ? r.limit() : r.deadline;
 }
 
-void Gather::from_lines(Batch& batch, std::vector<RequestHandle>& rows) {
+void ByDeadline::from_lines(Batch& batch, std::vector<RequestHandle>& rows) {
   const Bundle& bundle = s_.queue.cost(s_.queue[batch.id], batch.variant);
   const RuntimeId runtime = batch.on->runtime;
   const std::int32_t top = s_.queue.ideal(batch.variant, batch.on->cost.max_length());
@@ -101,7 +102,7 @@ void Gather::from_lines(Batch& batch, std::vector<RequestHandle>& rows) {
   }
 }
 
-bool Gather::from(const Fifo& fifo, Batch& batch, std::vector<RequestHandle>& rows) const {
+bool ByDeadline::from(const Fifo& fifo, Batch& batch, std::vector<RequestHandle>& rows) const {
   constexpr int kPassed = 64;  // of those that cannot go along, before the rest is left alone
   int passed = 0;
   for (RequestHandle h = fifo.head; h != kNone && passed < kPassed; h = s_.requests[h].next) {
@@ -113,7 +114,7 @@ bool Gather::from(const Fifo& fifo, Batch& batch, std::vector<RequestHandle>& ro
   return true;
 }
 
-Gather::Fit Gather::take(RequestHandle h, Batch& batch, std::vector<RequestHandle>& rows) const {
+ByDeadline::Fit ByDeadline::take(RequestHandle h, Batch& batch, std::vector<RequestHandle>& rows) const {
   const CostModel& cost = batch.on->cost;
   const auto many = static_cast<std::int32_t>(rows.size()) + 1;
   if (many > batch.most) return Fit::kFull;

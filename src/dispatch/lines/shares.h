@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <array>
 
-#include "dispatch/scheduler.h"
+#include "dispatch/types.h"
 
 namespace arlo::dispatch {
 
