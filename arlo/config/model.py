@@ -407,11 +407,11 @@ class Config:
         if self.scaling.policy != "none" and scaled is not None and scaled < workers:
             raise FieldError("scaling", "max_workers", f"must be at least the {workers} worker(s) at the start")
         late = self.dispatch.policy == "late" and self.dispatch.batching in ("fill", "deadline")
-        if self.pipeline is not None and self.pipeline.tokens in ("exact", "printed") and not late:
+        if self.pipeline is not None and self.pipeline.tokens == "printed" and not late:
             raise FieldError(
                 "pipeline",
                 "tokens",
-                f'= "{self.pipeline.tokens}" chooses for batches, which the gateway forms with '
+                '= "printed" chooses for batches, which the gateway forms with '
                 'dispatch.policy = "late" and dispatch.batching = "deadline"',
             )
         if self.scaling.policy == "plan" and (self.pipeline is None or not self.dedicated):
