@@ -128,11 +128,6 @@ inline void progress(Instance& x, TimeNs share, TimeNs now) {
   x.first = x.free;
 }
 
-inline void put_off(Instance& x, const RequestSlab& requests, TimeNs now) {
-  const TimeNs current = x.started.empty() ? 0 : requests[x.started.head].share;
-  x.free = now + std::max<TimeNs>(now - x.first, 1) + (x.work - current);
-}
-
 // When an instance would be free that is looked at without being the best of its group, so not put off yet.
 inline TimeNs free_at(const Instance& x, const RequestSlab& requests, TimeNs now) {
   if (x.outstanding() == 0) return now;
@@ -148,16 +143,13 @@ inline TimeNs started_until(const Instance& x, const RequestSlab& requests, Time
   return std::max(until, now);
 }
 
+// The head of a group should be free by now: it is put off, and the next one, until one is idle or expected later.
+void put_off(MultiLevelQueue& queue, GroupIndex g, const RequestSlab& requests, const Rule& rule, TimeNs now);
+
 // Makes the head of a group true: idle, or expected to be free after `now`.
 inline void refresh(MultiLevelQueue& queue, GroupIndex g, const RequestSlab& requests, const Rule& rule, TimeNs now) {
-  for (;;) {
-    const Key key = queue.head(g).key & ~kFull;
-    if (key <= kIdle || key > kOrigin + static_cast<Key>(now)) return;
-    const InstanceId id = queue.head(g).id;
-    Instance& x = queue[id];
-    put_off(x, requests, now);
-    queue.update(id, rule.key(x));
-  }
+  const Key key = queue.head(g).key & ~kFull;
+  if (key > kIdle && key <= kOrigin + static_cast<Key>(now)) put_off(queue, g, requests, rule, now);
 }
 
 }  // namespace arlo::dispatch::timed
