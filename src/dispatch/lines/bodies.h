@@ -37,7 +37,7 @@ class Bodies {
     if (follows) {
       body->variants = variants;
     } else {
-      body = std::make_unique<Body>(variants, std::move(chooser));
+      body = std::make_unique<Body>(Body{variants, std::move(chooser)});
     }
     for (const VariantId v : variants) line_[v] = variants.front();
     return !follows;
