@@ -9,8 +9,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         from arlo.cli import app
 
         return app.main(argv)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not interrupted(error):
+            raise
         return 130
 
 
-__all__ = ["main"]
+def interrupted(error: BaseException | None) -> bool:
+    """Whether it comes of a Ctrl-C: an import that is broken off may say something else."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+__all__ = ["interrupted", "main"]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import arlo
+from arlo.cli import interrupted
 from arlo.cli.commands import BY_NAME, COMMANDS, add
 from arlo.cli.text import HelpFormatter, Parser, shown
 from arlo.errors import explain, known
@@ -98,11 +99,8 @@ def _failed(error: Exception) -> int:
     """Say what went wrong, in words; the exit code."""
     if os.environ.get("ARLO_DEBUG"):
         traceback.print_exc()
-    cause: BaseException | None = error
-    while cause is not None:  # an import that Ctrl-C broke off says something else
-        if isinstance(cause, KeyboardInterrupt):
-            return 130
-        cause = cause.__cause__ or cause.__context__
+    if interrupted(error):
+        return 130
     found = known(error)
     if found is None:
         text = f"unexpected {explain(error)} (a fault of Arlo's: please report it; ARLO_DEBUG=1 shows where)"

@@ -219,3 +219,20 @@ def test_out_of_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         code, said = ended(["version"])
         assert code == 3
         assert "memory" in said
+
+
+def test_what_an_import_makes_of_ctrl_c_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from arlo import cli
+    from arlo.cli import app
+
+    def broken_off(*_: object) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("Error calling __set_name__") from error
+
+    monkeypatch.setattr(app, "main", broken_off)
+    assert cli.main([]) == 130
+    monkeypatch.setattr(app, "main", lambda _: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main([])
