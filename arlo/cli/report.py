@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from arlo.errors import ConfigError, explain
+
 EPILOG = """examples:
   arlo replay TRACE --out monday              among others monday/report.json
   arlo report monday/report.json              writes monday/report.html
@@ -38,14 +40,18 @@ def run(args: argparse.Namespace) -> int:
     """Write the page."""
     from arlo.report.result import load, save
 
-    out = args.out if args.out is not None else args.files[0].with_suffix(".html")
     results = []
     for path in args.files:
         found = load(path)
-        if len(args.files) > 1:  # files are told apart by their names; DIR/report.json by its folder's
+        if len(args.files) > 1:  # each is called after its file, DIR/report.json after its folder
             name = path.absolute().parent.name if path.stem == "report" else path.stem
-            found = [each | {"label": name if len(found) == 1 else f"{name}: {each['label']}"} for each in found]
+            found = [each | {"label": name if len(found) == 1 else f"{name}: {each.get('label')}"} for each in found]
         results += found
-    save(out, results)
+    out = args.out if args.out is not None else args.files[0].with_suffix(".html")
+    try:
+        save(out, results)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        files = ", ".join(map(str, args.files))
+        raise ConfigError(f"{files}: a result is damaged ({explain(error)}): write it again") from None
     print(f"wrote {out}", file=sys.stderr)
     return 0

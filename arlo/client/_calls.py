@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import functools
@@ -54,7 +55,7 @@ class _Call:
     lengths: tuple[int, ...]
 
 
-class Calls(Generic[TransportT]):
+class Calls(abc.ABC, Generic[TransportT]):
     """A client of one model over a transport."""
 
     def __init__(
@@ -86,8 +87,9 @@ class Calls(Generic[TransportT]):
         self._learning.put_nowait(True)
         self._closed = False
 
+    @abc.abstractmethod
     def _waits(self, settings: ChannelSettings, transport: TransportT | None) -> Waiting:
-        raise NotImplementedError
+        """How calls over this transport wait; None: over gRPC."""
 
     async def infer(
         self,

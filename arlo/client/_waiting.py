@@ -76,7 +76,7 @@ class TaskQueue(asyncio.Queue[Any]):
     """A queue between tasks."""
 
     async def take(self, wait_s: float | None = None) -> Any:
-        """As ThreadQueue.take."""
+        """Get the next item; None if there is none within `wait_s`."""
         if wait_s is None or not self.empty():
             return await self.get()
         try:
@@ -87,7 +87,7 @@ class TaskQueue(asyncio.Queue[Any]):
 
 
 class Threads:
-    """For `Client`: every wait blocks the thread that waits."""
+    """For `Client`: waiting blocks the calling thread."""
 
     queue = ThreadQueue
 

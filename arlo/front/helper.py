@@ -69,16 +69,11 @@ def check_size(text: str, row: int) -> None:
         )
 
 
-def looked_at(loaded: Loaded, text: str, row: int, asked: dict[str, Any]) -> str:
-    """The part of a text that is cut to `most` tokens that is looked at: enough characters where they are more tokens
-    than that, else all of it. RefusalError: it would take too long."""
+def looked_at(text: str, row: int, asked: dict[str, Any]) -> str:
+    """The part of a text that is cut to `most` tokens which has more than these, unless characters make no tokens."""
     most = 0 if asked["written"] else MOST_CHARACTERS * asked["most"]
     part = text if not most else text[-most:] if asked["keep_end"] else text[:most]
     check_size(part, row)
-    if len(part) < len(text) and len(loaded.tokenizer.encode(part, add_special_tokens=False)) <= asked["most"]:
-        with contextlib.suppress(RefusalError):
-            check_size(text, row)
-            return text
     return part
 
 
@@ -92,11 +87,7 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
             raise RefusalError(f"row {row_of(len(texts), asked)}: the text is not UTF-8") from None
         at += size
     most_bytes = 0 if asked["written"] else MOST_BYTES * asked["most"]
-    parts = [looked_at(loaded, text, row_of(number, asked), asked) for number, text in enumerate(texts)]
-    longer = [
-        len(part) < len(text) or 0 < most_bytes < size
-        for part, text, size in zip(parts, texts, asked["sizes"], strict=True)
-    ]
+    parts = [looked_at(text, row_of(number, asked), asked) for number, text in enumerate(texts)]
     half = len(parts) // 2
     rows = list(zip(parts[:half], parts[half:], strict=True)) if asked["pairs"] else parts
     tokenizer, most = loaded.tokenizer, asked["most"]
@@ -107,10 +98,24 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
         tokenizer.enable_truncation(most, direction="left" if asked["keep_end"] else "right")
     try:
         made = tokenizer.encode_batch(rows, add_special_tokens=asked["special"])
+        for row, each in enumerate(made):
+            own = (row, half + row) if asked["pairs"] else (row,)
+            if each.overflowing or all(len(parts[i]) == len(texts[i]) for i in own):
+                continue
+            with contextlib.suppress(RefusalError):  # there is room for what is behind the part, if that takes no time
+                for i in own:
+                    check_size(texts[i], row)
+                made[row] = tokenizer.encode(*(texts[i] for i in own), add_special_tokens=asked["special"])
+                for i in own:
+                    parts[i] = texts[i]
     finally:
         tokenizer.no_truncation()
     if asked["written"] and any(each.overflowing for each in made):
         raise RefusalError(f"inputs: they have more than {most} tokens: send fewer at a time")
+    longer = [
+        len(part) < len(text) or 0 < most_bytes < size
+        for part, text, size in zip(parts, texts, asked["sizes"], strict=True)
+    ]
     answer: dict[str, Any] = {
         "counts": [len(each.ids) for each in made],
         "cut": [

@@ -90,7 +90,9 @@ def load(path: Path) -> list[Document]:
             f"{path} is no result file ({SCHEMA}): write one with `arlo simulate --plot FILE.json`, `arlo replay --out "
             "DIR` (DIR/report.json) or another command's --plot, --report or --out"
         )
-    results: list[Document] = found["results"]
+    results = found.get("results")
+    if not isinstance(results, list) or not results or not all(isinstance(each, dict) for each in results):
+        raise ConfigError(f"{path} has no results: write it again")
     return results
 
 

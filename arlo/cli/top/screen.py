@@ -87,7 +87,7 @@ def _titled(title: str, *parts: RenderableType) -> Group:
 
 
 def _section(title: str, name: str, rows: Sequence[Document], width: int, notes: Iterable[Any] = ()) -> Group | None:
-    """A table with a title; what has no column is said below it."""
+    """A titled table; figures without a column are listed below it."""
     if not rows:
         return None
     cells = [cell for cell in TABLES[name] if any(row[cell.key] is not None for row in rows)]

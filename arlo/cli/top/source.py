@@ -34,8 +34,8 @@ class Source:
     """Use as an async context manager.
 
     control: None asks the gateway alone. admin: None takes the address that the control plane names, or `fallback`.
-    model: the only one to show. own: a model of the deployment that is meant, where a gateway has several; the control
-    plane names one of its own.
+    model: the only one to show. own: a model of the deployment to show, where a gateway has several; a control
+    plane picks one itself.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Source:
         )
 
     async def first(self) -> Sample:
-        """A sample; GatewayError when nobody answers."""
+        """One sample. GatewayError: neither control plane nor gateway answered."""
         sample = await self.sample()
         if sample.control is None and sample.gateway_error:
             raise GatewayError("\nand ".join(filter(None, (sample.control_error, sample.gateway_error))))

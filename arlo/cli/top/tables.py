@@ -37,12 +37,12 @@ class Row:
         return [each - (old[index] if old and index < len(old) else 0) for index, each in enumerate(value)]
 
     def total(self, key: str) -> Any:
-        """The same of a list in all."""
+        """Growth of a counter, or of all counters of a list together."""
         value = self.grown(key)
         return sum(value) if isinstance(value, list) else value
 
     def rate(self, key: str) -> float | None:
-        """The same per second."""
+        """Growth per second, of a list in total; None without an interval."""
         value = self.total(key)
         return value / self.elapsed_s if value is not None and self.elapsed_s > 0 else None
 
@@ -156,7 +156,7 @@ def busy(row: Row) -> float | None:
 
 
 def milliseconds(key: str) -> Callable[[Row], float | None]:
-    """Of microseconds."""
+    """A cell that shows a value in microseconds, `key`, as milliseconds."""
     return lambda row: row[key] / 1000 if row[key] is not None else None
 
 

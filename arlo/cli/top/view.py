@@ -259,7 +259,7 @@ def _workers(sample: Sample, stats: Row, lengths: list[Row]) -> list[Row]:
         instances.setdefault(item["worker"], []).append(item)
     old = _by(stats.old.get("instances"), "id")
     known = {worker.id: worker for worker in control.workers} if control is not None else {}
-    # A runtime is called by its length where that names it, by its model where each of several has workers of its own.
+    # Runtimes are labelled by length, or by model where each of several models has its own workers.
     labels = {row["runtime"]: str(row["max_length"]) for row in lengths}
     if control is not None and control.models:
         labels = {runtime.name: runtime.model or "all" for runtime in control.runtimes}
@@ -354,7 +354,7 @@ def _cascade(name: str, stats: Row, control: ControlStatus | None) -> tuple[str,
 
 
 def _agreement(stats: Document) -> float | None:
-    """As arlo_cascade_agreement: rows that ended early by rule differ as often as shadow rows do."""
+    """The metric arlo_cascade_agreement; early answers are assumed to differ as often as those that were checked."""
     early, last = (sum(stage["exits"][reason] for stage in stats["stages"] if stage["exits"]) for reason in (0, 1))
     differ = ratio(stats["shadows"]["disagreed"], stats["shadows"]["rows"])
     return 1.0 - float(early / (early + last) * differ) if differ is not None and early else None

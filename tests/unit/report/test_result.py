@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from arlo.cli import main
 from arlo.errors import ConfigError
-from arlo.report.result import chart, line, load, merged, report, save, table
+from arlo.report.result import SCHEMA, chart, line, load, merged, report, save, table
 
 
 def result(label: str, values: tuple[float, ...] = (1, 2, float("nan"), 8), *, layers: int = 2) -> dict[str, Any]:
@@ -134,6 +135,25 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "other.json")
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path / "none.json")
+    for results in ("", ', "results": []', ', "results": {"a": 1}', ', "results": [1]'):
+        (tmp_path / "empty.json").write_text(f'{{"schema": "arlo.report/1"{results}}}')
+        with pytest.raises(ConfigError, match=r"empty\.json has no results"):
+            load(tmp_path / "empty.json")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         save(tmp_path / "file" / "a.json", [result("a")])
+
+
+@pytest.mark.parametrize(
+    "damage", [{"charts": None}, {"charts": [{}]}, {"cards": ["x"]}, {"tables": [{"title": 1}]}, {"title": 3}]
+)
+@pytest.mark.parametrize("times", [1, 2])
+def test_damaged_results_are_no_fault_of_arlos(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: dict[str, object], times: int
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"schema": SCHEMA, "results": [result("a") | damage] * times}))
+    assert main(["report", str(path)]) == 2 or not damage.keys() & {"charts", "cards", "tables"}
+    said = capsys.readouterr().err
+    assert "a fault of Arlo's" not in said
+    assert f"{path}: a result is damaged" in said or said.startswith("wrote ")
