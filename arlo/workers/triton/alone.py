@@ -100,11 +100,22 @@ class LoneTriton:
             process, self._process = self._process, None
             await process.stop(timeout_s=self._options.exit_timeout_s + 5.0)
 
+    async def _ports_open(self) -> bool:
+        for port in (self._options.http_port, self._options.metrics_port):
+            if port is None:
+                continue
+            try:
+                _, writer = await asyncio.open_connection(self._options.address, port)
+            except OSError:
+                return False
+            writer.close()
+        return True
+
     async def _wait_ready(self, process: GuardedProcess) -> None:
         deadline_s = monotonic_s() + self._start_timeout_s
         admin = TritonAdmin(self.endpoint)
         try:
-            while not await admin.is_live():
+            while not (await admin.is_live() and await self._ports_open()):  # gRPC's is the first to open
                 if process.returncode is not None:
                     raise WorkerError(f"Triton did not start; from {self.log.path}:\n{self.log.excerpt()}")
                 if monotonic_s() > deadline_s:

@@ -549,6 +549,9 @@ async def test_the_commands(tmp_path: Path) -> None:
     try:
         assert program.stdout is not None
         assert b"Triton serves" in await program.stdout.readline()
+        for port in ports:  # all of them are open when it says so
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
         client = triton.InferenceServerClient(f"127.0.0.1:{ports[1]}")
         assert await client.is_model_ready("emulated")
         await client.close()
