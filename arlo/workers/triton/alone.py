@@ -101,8 +101,9 @@ class LoneTriton:
             await process.stop(timeout_s=self._options.exit_timeout_s + 5.0)
 
     async def _ports_open(self) -> bool:
-        for port in (self._options.http_port, self._options.metrics_port):
-            if port is None:
+        for name, port in (("http", self._options.http_port), ("metrics", self._options.metrics_port)):
+            moved = any(option.startswith((f"--allow-{name}", f"--{name}-")) for option in self._options.extra)
+            if port is None or moved:  # further options may have closed it, or put it elsewhere
                 continue
             try:
                 _, writer = await asyncio.open_connection(self._options.address, port)

@@ -534,8 +534,9 @@ async def test_the_logical_model_is_unloaded_when_all_are_answered(plugin: Plugi
     await plugin.ask([[3] * 100])
 
 
-async def test_the_commands(tmp_path: Path) -> None:
-    """`arlo emulate --plugin` writes what `arlo triton` serves until Ctrl-C."""
+@pytest.mark.parametrize("further", [(), ("--allow-http=false", "--allow-metrics=false")])
+async def test_the_commands(tmp_path: Path, further: tuple[str, ...]) -> None:
+    """`arlo emulate --plugin` writes what `arlo triton` serves until Ctrl-C; its own options count."""
     arlo = Path(sys.executable).parent / "arlo"
     written = await asyncio.create_subprocess_exec(
         arlo, "emulate", "--out", tmp_path / "emu", "--max-lengths", "64", "--latency-ms", "1", "--plugin"
@@ -544,12 +545,13 @@ async def test_the_commands(tmp_path: Path) -> None:
     ports = [free_port("127.0.0.1") for _ in range(3)]
     options = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)]
     program = await asyncio.create_subprocess_exec(
-        *(arlo, "triton", tmp_path / "emu", *options, "--log", tmp_path / "log"), stdout=asyncio.subprocess.PIPE
+        *(arlo, "triton", tmp_path / "emu", *options, "--log", tmp_path / "log", "--", *further),
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
         assert program.stdout is not None
         assert b"Triton serves" in await program.stdout.readline()
-        for port in ports:  # all of them are open when it says so
+        for port in ports if not further else ports[1:2]:  # those that it has are open when it says so
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()
         client = triton.InferenceServerClient(f"127.0.0.1:{ports[1]}")
