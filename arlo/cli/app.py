@@ -120,6 +120,8 @@ def _run(arguments: list[str]) -> int:
     parsers = build_parsers(name)
     try:
         args, unknown = parsers.top.parse_known_args(arguments)
+        if unknown[:1] == ["--"] and getattr(args, "options", None) == []:
+            args.options, unknown = unknown[1:], []  # argparse sees none behind options of the command
         if unknown:
             (parsers.command or parsers.top).error(f"unknown argument: {' '.join(unknown)}")
     except SystemExit as stop:  # argparse: 0 after --help, 2 after a usage error
