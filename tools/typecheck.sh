@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# mypy --strict over the package as it is installed: the top-level folders compile/, simulator/, traces/ and
-# triton_repo/templates/ are arlo.compile and so on there, so a tree of links is laid out that way and checked.
+# mypy --strict over the package, the benchmarks and the programs that tests start, in a tree of links: templates are laid
+# out there as they lie in a repository.
 # usage: tools/typecheck.sh VENV
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -11,9 +11,8 @@ mkdir -p "$tree"
 rm -rf "$tree/arlo"
 mkdir "$tree/arlo"
 for entry in "$root"/arlo/*; do
-  [ "$(basename "$entry")" = __pycache__ ] || ln -s "$entry" "$tree/arlo/"
+  [[ $(basename "$entry") =~ ^(__pycache__|templates)$ ]] || ln -s "$entry" "$tree/arlo/"
 done
-ln -s "$root/compile" "$root/simulator" "$root/traces" "$tree/arlo/"
 ln -sfn "$root/benchmarks" "$root/tests" "$tree/"  # benchmarks, and the programs that tests start
 # Model code as it lies in a repository: what all engines share beside the engine's own.
 for folder in "$root"/triton_repo/templates/*/; do

@@ -98,10 +98,9 @@ IMPURE = re.compile(
 
 
 def part_folders() -> dict[str, Path]:
-    """Each part of the package and where its code lies: some are top-level folders."""
+    """Each part of the package; some are links to top-level folders."""
     parts = {path.stem: path for path in (ROOT / "arlo").iterdir() if path.suffix in {".py", ".pyi"} or path.is_dir()}
-    parts.pop("__pycache__", None)
-    return parts | {name: ROOT / name for name in ("compile", "simulator", "traces")}
+    return {name: path for name, path in parts.items() if name not in {"__pycache__", "templates"}}
 
 
 def python_files(part: Path) -> list[Path]:
