@@ -44,6 +44,7 @@ DEFAULT_WINDOW = 64
 DEFAULT_BATCH_ROWS = 64
 
 TransportT = TypeVar("TransportT")
+RowsT = TypeVar("RowsT", bound=Iterable[Row] | AsyncIterable[Row])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class _Call:
     lengths: tuple[int, ...]
 
 
-class Calls(abc.ABC, Generic[TransportT]):
+class Calls(abc.ABC, Generic[TransportT, RowsT]):
     """A client of one model over a transport."""
 
     def __init__(
@@ -111,9 +112,8 @@ class Calls(abc.ABC, Generic[TransportT]):
         Raises ClientError; the tree stands in arlo.client.errors.
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
-        codec = await self._codec(attempts)
         wishes: dict[str, Any] = {"outputs": outputs, "request_id": request_id, "parameters": parameters}
-        call = await self._made(codec, [row], truncate=truncate, max_length=max_length, **wishes)
+        call = await self._made(await self._codec(attempts), [row], truncate=truncate, max_length=max_length, **wishes)
         return await self._infer(call, attempts, batched=False)
 
     async def infer_batch(
@@ -191,7 +191,7 @@ class Calls(abc.ABC, Generic[TransportT]):
 
     async def stream(
         self,
-        rows: Iterable[Row] | AsyncIterable[Row],
+        rows: RowsT,
         *,
         window: int = DEFAULT_WINDOW,
         truncate: bool = False,
@@ -200,9 +200,14 @@ class Calls(abc.ABC, Generic[TransportT]):
         timeout_s: float | None = None,
         parameters: Parameters | None = None,
     ) -> AsyncGenerator[Result | ClientError, None]:
-        """As Client.stream; `rows` may also be asynchronous. A sync iterable is read on the event loop.
+        """Many requests over one ModelStreamInfer call; yields in order of completion, exactly one item per row.
 
-        Close the iterator (contextlib.aclosing) when leaving it early.
+        `id` of a Result, and `request_id` of a ClientError, is the row's position as text ("0", "1", ...). At most
+        `window` requests are under way; `rows` may be endless: `Client` reads it in another thread, `AsyncClient`,
+        which takes an asynchronous one too, on the event loop. `timeout_s` is for each request, from its sending. What
+        goes wrong with one row comes as its item; a broken stream is opened again and its unanswered requests are sent
+        again, at most `retries` times in a row; then the ClientError is raised.
+        Close the iterator (contextlib.closing or aclosing) when leaving it early.
         """
         items = await self._opened(
             rows,
@@ -219,14 +224,18 @@ class Calls(abc.ABC, Generic[TransportT]):
 
     async def classify_stream(
         self,
-        texts: Iterable[Row] | AsyncIterable[Row],
+        texts: RowsT,
         *,
         partial: bool = True,
         window: int = DEFAULT_WINDOW,
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[tuple[int, Classification | ClientError], None]:
-        """See Client.classify_stream; close the iterator (contextlib.aclosing) when leaving it early."""
+        """As `classify`, over one stream: (position of the text, what is said of it), in order of completion.
+
+        `partial`: of a cascade also what an early stage says of a text while it goes on (`final` False, no reason),
+        at once; the answer follows. `texts`, `window` and `timeout_s` as of `stream`.
+        """
         info = (await self._codec(self._core.attempts(timeout_s, monotonic_s()))).info
         names, wishes = outputs_of(info), wishes_of(info, partial=partial)
         items = await self._opened(
@@ -285,7 +294,7 @@ class Calls(abc.ABC, Generic[TransportT]):
 
     async def _opened(
         self,
-        rows: Iterable[Row] | AsyncIterable[Row],
+        rows: RowsT,
         *,
         window: int,
         truncate: bool,

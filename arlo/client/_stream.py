@@ -164,7 +164,7 @@ class _Run:
 def run(
     waiting: Waiting, window: Window, reader: RowReader, rows: Iterable[Row] | AsyncIterable[Row]
 ) -> AsyncGenerator[Result | ClientError, None]:
-    """See Client.stream. Closing the generator ends the call and the threads; a thread that waits for the caller's
+    """See Calls.stream. Closing the generator ends the call and the threads; a thread that waits for the caller's
     iterable ends with its next row.
     """
     return _Run(waiting, window, reader, rows).items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -11,10 +11,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from arlo.client import _calls
 from arlo.client._calls import Calls
 from arlo.client._waiting import Tasks, Threads, drain, now
-from arlo.client.classification import Classification
-from arlo.client.codec import Parameters
-from arlo.client.errors import ClientError
-from arlo.client.result import Result
 from arlo.client.rows import Row
 from arlo.client.tokenizer import Tokenizer
 from arlo.client.transport import TLS, AsyncGrpcTransport, AsyncTransport, ChannelSettings, GrpcTransport, Transport
@@ -23,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncClient(Calls[AsyncTransport]):
+class AsyncClient(Calls[AsyncTransport, Iterable[Row] | AsyncIterable[Row]]):
     """A connection to an Arlo gateway, or to any KServe v2 / Triton gRPC server, for one model.
 
     Belongs to the event loop of its first call; make one and share it between tasks. Use it with `async with`, or await
@@ -43,7 +39,7 @@ class AsyncClient(Calls[AsyncTransport]):
         await self.close()
 
 
-class _Blocking(Calls[Transport]):
+class _Blocking(Calls[Transport, Iterable[Row]]):
     def _waits(self, settings: ChannelSettings, transport: Transport | None) -> Threads:
         return Threads(transport if transport is not None else GrpcTransport(settings))
 
@@ -52,6 +48,16 @@ def _blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Ca
     @functools.wraps(call)
     def run(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return now(call(self._calls, *args, **kwargs))
+
+    return run
+
+
+def _draining(
+    call: Callable[Concatenate[Any, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[Client, P], Iterator[T]]:
+    @functools.wraps(call)
+    def run(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return drain(call(self._calls, *args, **kwargs))
 
     return run
 
@@ -99,60 +105,15 @@ class Client:
             transport=transport,
         )
 
-    infer = _blocking(Calls.infer)
-    infer_batch = _blocking(Calls.infer_batch)
-    embed = _blocking(Calls.embed)
-    classify = _blocking(Calls.classify)
-    model_info = _blocking(Calls.model_info)
-    ready = _blocking(Calls.ready)
-    close = _blocking(Calls.close)
-
-    def stream(
-        self,
-        rows: Iterable[Row],
-        *,
-        window: int = _calls.DEFAULT_WINDOW,
-        truncate: bool = False,
-        max_length: int | None = None,
-        outputs: Sequence[str] | None = None,
-        timeout_s: float | None = None,
-        parameters: Parameters | None = None,
-    ) -> Iterator[Result | ClientError]:
-        """Many requests over one ModelStreamInfer call; yields in order of completion, exactly one item per row.
-
-        `id` of a Result, and `request_id` of a ClientError, is the row's position as text ("0", "1", ...). At most
-        `window` requests are under way; `rows` may be endless and is read in another thread. `timeout_s` is for each
-        request, from its sending. What goes wrong with one row comes as its item; a broken stream is opened again and
-        its unanswered requests are sent again, at most `retries` times in a row; then the ClientError is raised.
-        """
-        opened = self._calls._opened(
-            rows,
-            window=window,
-            truncate=truncate,
-            max_length=max_length,
-            outputs=outputs,
-            timeout_s=timeout_s,
-            parameters=parameters,
-        )
-        return drain(now(opened))
-
-    def classify_stream(
-        self,
-        texts: Iterable[Row],
-        *,
-        partial: bool = True,
-        window: int = _calls.DEFAULT_WINDOW,
-        truncate: bool = False,
-        timeout_s: float | None = None,
-    ) -> Iterator[tuple[int, Classification | ClientError]]:
-        """As `classify`, over one stream: (position of the text, what is said of it), in order of completion.
-
-        `partial`: of a cascade also what an early stage says of a text while it goes on (`final` False, no reason),
-        at once; the answer follows. `texts`, `window` and `timeout_s` as of `stream`.
-        """
-        return drain(
-            self._calls.classify_stream(texts, partial=partial, window=window, truncate=truncate, timeout_s=timeout_s)
-        )
+    infer = _blocking(_Blocking.infer)
+    infer_batch = _blocking(_Blocking.infer_batch)
+    embed = _blocking(_Blocking.embed)
+    classify = _blocking(_Blocking.classify)
+    stream = _draining(_Blocking.stream)
+    classify_stream = _draining(_Blocking.classify_stream)
+    model_info = _blocking(_Blocking.model_info)
+    ready = _blocking(_Blocking.ready)
+    close = _blocking(_Blocking.close)
 
     def __enter__(self) -> Self:
         return self
