@@ -12,6 +12,8 @@ namespace arlo::loadgen {
 
 namespace {
 
+constexpr char kMethod[] = "/inference.GRPCInferenceService/ModelInfer";
+
 std::string ReadFile(const std::string& path) {
   if (path.empty()) return "";
   std::ifstream file(path, std::ios::binary);
@@ -126,7 +128,7 @@ void Client::Start(Call* call, size_t channel, std::optional<Clock::time_point> 
   }
   if (deadline) call->context->set_deadline(ToGpr(*deadline));
   if (!authorization_.empty()) call->context->AddMetadata("authorization", authorization_);
-  call->reader = stubs_[channel]->PrepareUnaryCall(&*call->context, options_.method, payloads_[call->record.payload],
+  call->reader = stubs_[channel]->PrepareUnaryCall(&*call->context, kMethod, payloads_[call->record.payload],
                                                    queues_[channel % threads()].get());
   call->reader->StartCall();
   call->reader->Finish(&call->response, &call->status, call);

@@ -2,6 +2,9 @@
 
 #include <sys/prctl.h>
 
+#include <condition_variable>
+#include <mutex>
+
 #include "loadgen/load.h"
 
 namespace arlo::loadgen {
@@ -11,11 +14,11 @@ namespace {
 class OpenLoop final : public Load {
  public:
   OpenLoop(const Plan& plan, Client* client, Report* report, std::function<void()> on_finished)
-      : plan_(plan), client_(client), report_(report), on_finished_(std::move(on_finished)), records_(plan.entries()) {}
+      : Load(plan, client, report, std::move(on_finished)), records_(plan.entries()) {}
 
   void Begin(Clock::time_point start) override {
     start_ = start;
-    for (size_t t = 0; t < client_->threads(); ++t) receivers_.emplace_back([this, t] { Receive(t); });
+    StartThreads();
     sender_ = std::thread([this] { Send(); });
   }
 
@@ -29,8 +32,7 @@ class OpenLoop final : public Load {
 
   std::vector<Record> End() override {
     sender_.join();
-    for (size_t t = 0; t < client_->threads(); ++t) client_->queue(t)->Shutdown();
-    for (std::thread& receiver : receivers_) receiver.join();
+    EndThreads();
     return std::move(records_);
   }
 
@@ -63,36 +65,18 @@ class OpenLoop final : public Load {
     OneLess();
   }
 
-  void Receive(size_t thread) {
-    void* tag = nullptr;
-    bool ok = false;
-    while (client_->queue(thread)->Next(&tag, &ok)) {
-      Call* call = static_cast<Call*>(tag);
-      call->record.done_us = MicrosSince(start_, Clock::now());
-      client_->Finish(call);
-      records_[call->record.index] = call->record;
-      client_->Release(call);
-      OneLess();
-    }
+  void Answered(size_t, Call* call) override {
+    records_[call->record.index] = call->record;
+    client_->Release(call);
+    OneLess();
   }
 
-  void OneLess() {
-    if (pending_.fetch_sub(1) == 1) on_finished_();
-  }
-
-  const Plan& plan_;
-  Client* const client_;
-  Report* const report_;
-  const std::function<void()> on_finished_;
-  Clock::time_point start_;
-  std::vector<Record> records_;       // [i] is written by the one thread that finishes request i
-  std::atomic<uint64_t> pending_{1};  // requests in flight, and the sender
+  std::vector<Record> records_;  // [i] is written by the one thread that finishes request i
   std::atomic<bool> sending_{true};
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false;  // guarded by mutex_
   std::thread sender_;
-  std::vector<std::thread> receivers_;
 };
 
 }  // namespace

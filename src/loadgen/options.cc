@@ -17,7 +17,6 @@ closed   keep --concurrency requests in flight, for --requests N or --seconds T,
   --response-every N     of every n-th request only (1)
   --channels N           connections (4)            --threads N       completion threads (1)
   --warmup N             unrecorded requests first (0)
-  --timeout-us N         closed: deadline of each request (none)
   --slo-us N             what counts as on time in the progress lines
   --late-us N            a send later than this is counted (1000)
   --drain-s X            wait for answers after the last send (60)
@@ -25,7 +24,7 @@ closed   keep --concurrency requests in flight, for --requests N or --seconds T,
   --connect-s X          wait for the target (10)   --progress-s X    between progress lines (0.5)
   --concurrency N (1)    --requests N               --seconds X       closed loop
   --tls --ca-file F --cert-file F --key-file F --server-name NAME     PEM files
-  --token-file F         bearer token               --method NAME     full gRPC method name
+  --token-file F         bearer token
 
 Progress and the final report are JSON lines on stdout. Exit status: 0 done, 2 bad flags or files, 3 target not reached,
 130 stopped by a signal.
@@ -66,7 +65,6 @@ Options ParseOptions(int argc, char** argv) {
   text("--plan", &o.plan);
   text("--records", &o.records);
   text("--responses", &o.responses);
-  text("--method", &o.method);
   text("--ca-file", &o.ca_file);
   text("--cert-file", &o.cert_file);
   text("--key-file", &o.key_file);
@@ -76,7 +74,6 @@ Options ParseOptions(int argc, char** argv) {
   number("--channels", &o.channels);
   number("--threads", &o.threads);
   number("--warmup", &o.warmup);
-  number("--timeout-us", &o.timeout_us);
   number("--slo-us", &o.slo_us);
   number("--late-us", &o.late_us);
   number("--drain-s", &o.drain_s);

@@ -15,13 +15,11 @@ struct Options {
   std::string records;          // .npy file to write, see records.h
   std::string responses;        // file for raw responses; empty: none
   uint32_t response_every = 1;  // keep the response of every n-th request
-  std::string method = "/inference.GRPCInferenceService/ModelInfer";
 
   uint32_t channels = 4;  // connections
   uint32_t threads = 1;   // completion threads
   uint32_t warmup = 0;    // requests sent and answered before the clock starts; not recorded
 
-  int64_t timeout_us = 0;   // closed loop: deadline of each request; 0: none
   int64_t slo_us = 0;       // for the progress lines; 0: every answer counts as on time
   int64_t late_us = 1000;   // a send later than this is counted as late
   double drain_s = 60;      // how long to wait for answers after the last send
