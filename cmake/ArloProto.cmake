@@ -4,7 +4,9 @@ find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(Python 3.11 COMPONENTS Interpreter REQUIRED)
-find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+if(ARLO_BUILD_GATEWAY)
+  pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)  # of the load generator
+endif()
 
 # Builds with sanitizers take the classes from the build folder of the install: generated code, like libprotobuf itself,
 # is not what sanitizers are for, and it is much of what there is to compile.
@@ -14,12 +16,6 @@ if(ARLO_GENERATED)
   set_target_properties(arlo_proto PROPERTIES IMPORTED_LOCATION ${ARLO_GENERATED}/libarlo_proto.a)
   target_include_directories(arlo_proto INTERFACE ${ARLO_GENERATED}/gen)
   target_link_libraries(arlo_proto INTERFACE protobuf::libprotobuf Threads::Threads)
-  if(ARLO_BUILD_GATEWAY)
-    pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET GLOBAL grpc++)
-    add_library(arlo_grpc STATIC IMPORTED GLOBAL)
-    set_target_properties(arlo_grpc PROPERTIES IMPORTED_LOCATION ${ARLO_GENERATED}/libarlo_grpc.a)
-    target_link_libraries(arlo_grpc INTERFACE arlo_proto PkgConfig::GRPCPP)
-  endif()
   return()
 endif()
 
@@ -47,14 +43,8 @@ string(REGEX REPLACE "\\.proto$" "" kserve_stem ${kserve_service})
 add_custom_command(OUTPUT ${kserve_out}
   COMMAND protobuf::protoc --descriptor_set_in=${KSERVE_FDS} --cpp_out=${ARLO_GEN} ${kserve_files}
   DEPENDS ${KSERVE_FDS} VERBATIM)
-add_custom_command(OUTPUT ${ARLO_GEN}/${kserve_stem}.grpc.pb.cc ${ARLO_GEN}/${kserve_stem}.grpc.pb.h
-  COMMAND protobuf::protoc --descriptor_set_in=${KSERVE_FDS} --grpc_out=${ARLO_GEN}
-    --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN} ${kserve_service}
-  DEPENDS ${KSERVE_FDS} VERBATIM)
-
 # One stable include name whatever the package calls its file. Written only when it changes, so that nothing is rebuilt.
 file(CONFIGURE OUTPUT ${ARLO_GEN}/kserve.h CONTENT "#pragma once\n#include \"${kserve_stem}.pb.h\"\n")
-file(CONFIGURE OUTPUT ${ARLO_GEN}/kserve_grpc.h CONTENT "#pragma once\n#include \"${kserve_stem}.grpc.pb.h\"\n")
 
 set(PROTO_DIR ${CMAKE_CURRENT_SOURCE_DIR}/proto)
 set(ARLO_FDS ${ARLO_GEN}/arlo.binpb)
@@ -64,20 +54,13 @@ add_custom_command(
   COMMAND protobuf::protoc -I${PROTO_DIR} --cpp_out=${ARLO_GEN} --include_imports --descriptor_set_out=${ARLO_FDS}
     arlo/v1/config.proto arlo/v1/admin.proto
   DEPENDS ${PROTO_DIR}/arlo/v1/config.proto ${PROTO_DIR}/arlo/v1/admin.proto VERBATIM)
-add_custom_command(OUTPUT ${ARLO_GEN}/arlo/v1/admin.grpc.pb.cc ${ARLO_GEN}/arlo/v1/admin.grpc.pb.h
-  COMMAND protobuf::protoc -I${PROTO_DIR} --grpc_out=${ARLO_GEN} --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN}
-    arlo/v1/admin.proto
-  DEPENDS ${PROTO_DIR}/arlo/v1/admin.proto VERBATIM)
-
-add_custom_command(
-  OUTPUT ${ARLO_GEN}/health/health.pb.cc ${ARLO_GEN}/health/health.pb.h ${ARLO_GEN}/health/health.grpc.pb.cc
-         ${ARLO_GEN}/health/health.grpc.pb.h
-  COMMAND protobuf::protoc -I${PROTO_DIR} --cpp_out=${ARLO_GEN} --grpc_out=${ARLO_GEN}
-    --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN} health/health.proto
+add_custom_command(OUTPUT ${ARLO_GEN}/health/health.pb.cc ${ARLO_GEN}/health/health.pb.h
+  COMMAND protobuf::protoc -I${PROTO_DIR} --cpp_out=${ARLO_GEN} health/health.proto
   DEPENDS ${PROTO_DIR}/health/health.proto VERBATIM)
 
-# Messages only: the pure parts of the gateway need no gRPC.
-add_library(arlo_proto STATIC EXCLUDE_FROM_ALL ${kserve_cc} ${ARLO_GEN}/arlo/v1/config.pb.cc ${ARLO_GEN}/arlo/v1/admin.pb.cc)
+# Messages only: the gateway needs no gRPC.
+add_library(arlo_proto STATIC EXCLUDE_FROM_ALL ${kserve_cc} ${ARLO_GEN}/arlo/v1/config.pb.cc ${ARLO_GEN}/arlo/v1/admin.pb.cc
+  ${ARLO_GEN}/health/health.pb.cc)
 target_include_directories(arlo_proto SYSTEM PUBLIC ${ARLO_GEN})
 target_link_libraries(arlo_proto PUBLIC protobuf::libprotobuf Threads::Threads)
 set_target_properties(arlo_proto PROPERTIES UNITY_BUILD OFF)  # private names of generated code meet
@@ -85,15 +68,4 @@ set_target_properties(arlo_proto PROPERTIES UNITY_BUILD OFF)  # private names of
 target_compile_options(arlo_proto PRIVATE -O1)
 if(ARLO_SANITIZE)
   target_compile_options(arlo_proto PRIVATE -fno-sanitize=all)
-endif()
-
-if(ARLO_BUILD_GATEWAY)
-  pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)
-  add_library(arlo_grpc STATIC ${ARLO_GEN}/${kserve_stem}.grpc.pb.cc ${ARLO_GEN}/arlo/v1/admin.grpc.pb.cc
-    ${ARLO_GEN}/health/health.pb.cc ${ARLO_GEN}/health/health.grpc.pb.cc)
-  target_link_libraries(arlo_grpc PUBLIC arlo_proto PkgConfig::GRPCPP)
-  target_compile_options(arlo_grpc PRIVATE -O1)
-  if(ARLO_SANITIZE)
-    target_compile_options(arlo_grpc PRIVATE -fno-sanitize=all)
-  endif()
 endif()

@@ -14,8 +14,8 @@ shift 2
 export ARLO_GATEWAY ARLO_SANITIZED=1
 export ASAN_OPTIONS=detect_stack_use_after_return=1:quarantine_size_mb=16:exitcode=66
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=66
-# Only what our own code calls counts: of the admin port's gRPC, libraries built without it show half.
-export TSAN_OPTIONS=suppressions=$PWD/tools/tsan.supp:ignore_noninstrumented_modules=1:exitcode=66:history_size=4
+# Only what our own code calls counts: libraries built without it show half.
+export TSAN_OPTIONS=ignore_noninstrumented_modules=1:exitcode=66:history_size=4
 
 tests() {
   local file=$1 name

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kserve_grpc.h"
+#include "kserve.h"
 #include "transport/listener.h"
 #include "transport/server.h"
 

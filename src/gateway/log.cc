@@ -1,7 +1,6 @@
 #include "gateway/log.h"
 
 #include <google/protobuf/stubs/logging.h>
-#include <grpc/support/log.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -46,26 +45,16 @@ class Ration {
   std::int64_t left_out_ = 0;
 };
 
-void log_for(std::string_view library, LogLevel level, std::string_view message, std::string_view file, int line) {
-  log_some(level, library, {{"message", message}, {"file", file}, {"line", std::int64_t{line}}});
-}
-
 }  // namespace
 
 void capture_library_logs() {
-  gpr_set_log_function([](gpr_log_func_args* args) {
-    const auto level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
-                       : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
-                                                                 : LogLevel::kDebug;
-    log_for("grpc", level, args->message, args->file, args->line);
+  google::protobuf::SetLogHandler([](google::protobuf::LogLevel severity, const char* file, int line,
+                                     const std::string& message) {
+    const auto level = severity == google::protobuf::LOGLEVEL_INFO      ? LogLevel::kInfo
+                       : severity == google::protobuf::LOGLEVEL_WARNING ? LogLevel::kWarning
+                                                                        : LogLevel::kError;
+    log_some(level, "protobuf", {{"message", message}, {"file", std::string_view(file)}, {"line", std::int64_t{line}}});
   });
-  google::protobuf::SetLogHandler(
-      [](google::protobuf::LogLevel severity, const char* file, int line, const std::string& message) {
-        const auto level = severity == google::protobuf::LOGLEVEL_INFO      ? LogLevel::kInfo
-                           : severity == google::protobuf::LOGLEVEL_WARNING ? LogLevel::kWarning
-                                                                            : LogLevel::kError;
-        log_for("protobuf", level, message, file, line);
-      });
 }
 
 void log_some(LogLevel level, std::string_view event,

@@ -1,6 +1,5 @@
 #include "gateway/server.h"
 
-#include <absl/synchronization/mutex.h>
 #include <malloc.h>
 #include <sys/resource.h>
 
@@ -40,8 +39,8 @@ std::size_t thread_count(std::uint32_t configured) {
   return std::max(1U, std::thread::hardware_concurrency() / kCoresPerThread);
 }
 
-// Each connection takes a descriptor, and the admin port's gRPC 1.51 accepts none ever again once they have run out
-// (CVE-2023-4785). The soft limit of 1,024 is there for programs that use select(), which nothing here does.
+// Each connection takes a descriptor. The soft limit of 1,024 is there for programs that use select(), which nothing here
+// does.
 void raise_descriptor_limit(const v1::GatewayConfig& config) {
   constexpr rlim_t kFew = 8192;
   rlimit limit{};
@@ -114,8 +113,6 @@ int serve(const v1::GatewayConfig& config) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
-  // Distributions build abseil with its lock-order checker on, which costs gRPC's locks several per cent of the CPU.
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   set_log_level(parse_log_level(config.log_level()));
   capture_library_logs();
   raise_descriptor_limit(config);
