@@ -19,10 +19,9 @@
 #include "gateway/config.h"
 #include "gateway/desk/models.h"
 #include "gateway/fleet/lane.h"
-#include "gateway/front/api_port.h"
 #include "gateway/front/data_port.h"
 #include "gateway/front/data_service.h"
-#include "gateway/front/http_server.h"
+#include "gateway/front/http/api_port.h"
 #include "gateway/log.h"
 #include "gateway/text/helpers.h"
 #include "rewrite/model.h"
@@ -39,8 +38,8 @@ std::size_t thread_count(std::uint32_t configured) {
   return std::max(1U, std::thread::hardware_concurrency() / kCoresPerThread);
 }
 
-// Each connection takes a descriptor. The soft limit of 1,024 is there for programs that use select(), which nothing here
-// does.
+// Each connection takes a descriptor. The soft limit of 1,024 is there for programs that use select(), which nothing
+// here does.
 void raise_descriptor_limit(const v1::GatewayConfig& config) {
   constexpr rlim_t kFew = 8192;
   rlimit limit{};
@@ -130,7 +129,7 @@ int serve(const v1::GatewayConfig& config) {
   Lanes lanes(thread_count(config.threads()));
   for (auto& lane : lanes) lane = std::make_unique<Lane>();
   DataPort data_port(data_service, config, lanes);
-  ApiPort api(data_service, config, lanes);
+  ApiPort api(data_service, api_limits(config, lanes.size()), "api_address", config.api_address(), lanes);
   models.start(*lanes.front());
   for (const auto& lane : lanes) lane->start();
   // In this order the parts end when one of the later ones cannot start, too.
@@ -143,7 +142,7 @@ int serve(const v1::GatewayConfig& config) {
   };
   try {
     const AdminServer admin(models, config.admin_address());
-    const HttpServer http(models, data_service.usage(), config.http_address());
+    const ProbePort http(data_service, config.http_address());
     if (!transport::is_local(config.admin_address())) {
       log(LogLevel::kWarning, "admin_port_is_open",
           {{"admin", config.admin_address()},

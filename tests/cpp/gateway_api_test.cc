@@ -11,13 +11,9 @@
 #include <string>
 
 #include "gateway/desk/trace.h"
-#include "gateway/front/embeddings.h"
-#include "gateway/front/http_message.h"
-#include "gateway/front/json_reader.h"
-#include "gateway/front/kserve_http.h"
-#include "gateway/front/scores.h"
-#include "gateway/front/tokens.h"
-#include "gateway/front/vllm_scores.h"
+#include "gateway/front/api/json_reader.h"
+#include "gateway/front/api/tasks.h"
+#include "gateway/front/http/http_message.h"
 #include "http_api_models.h"
 
 namespace arlo::gateway {

@@ -9,12 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gateway/front/embeddings.h"
-#include "gateway/front/kserve_http.h"
-#include "gateway/front/own_task.h"
-#include "gateway/front/scores.h"
-#include "gateway/front/tokens.h"
-#include "gateway/front/vllm_scores.h"
+#include "gateway/front/api/tasks.h"
 #include "http_api_models.h"
 #include "rewrite/prompts.h"
 #include "rewrite/request.h"

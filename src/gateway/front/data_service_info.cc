@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gateway/fleet/cascade.h"
-#include "gateway/front/api_task.h"
+#include "gateway/front/api/task.h"
 #include "gateway/front/data_service.h"
 #include "kserve.h"
 
@@ -84,28 +84,20 @@ void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
   response->set_name(model.name);
   response->add_versions(kVersion);
   response->set_platform("arlo");
-  for (const auto& input : tokens_of(model)) {
-    auto* tensor = response->add_inputs();
-    tensor->set_name(input.name);
-    tensor->set_datatype(input.datatype);
-    tensor->add_shape(-1);
-    if (input.role != Role::kTensor) tensor->add_shape(-1);
-    for (const auto dim : input.dims) tensor->add_shape(dim);
-  }
-  for (const auto name : texts_of(model)) {
-    auto* tensor = response->add_inputs();
+  const auto add = [](auto* tensor, std::string_view name, const std::string& datatype, bool of_tokens,
+                      const std::vector<std::int64_t>& dims) {
     tensor->set_name(std::string(name));
-    tensor->set_datatype("BYTES");
+    tensor->set_datatype(datatype);
     tensor->add_shape(-1);
-    tensor->add_shape(1);
+    if (of_tokens) tensor->add_shape(-1);
+    for (const auto dim : dims) tensor->add_shape(dim);
+  };
+  for (const auto& input : tokens_of(model)) {
+    add(response->add_inputs(), input.name, input.datatype, input.role != Role::kTensor, input.dims);
   }
+  for (const auto name : texts_of(model)) add(response->add_inputs(), name, "BYTES", false, {1});
   for (const auto& output : visible(model)) {
-    auto* tensor = response->add_outputs();
-    tensor->set_name(output.name);
-    tensor->set_datatype(output.datatype);
-    tensor->add_shape(-1);
-    if (output.token_level) tensor->add_shape(-1);
-    for (const auto dim : output.dims) tensor->add_shape(dim);
+    add(response->add_outputs(), output.name, output.datatype, output.token_level, output.dims);
   }
 }
 
@@ -119,28 +111,24 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
   config->set_platform("arlo");
   config->set_backend("arlo");
   config->set_max_batch_size(static_cast<std::int32_t>(max_rows));
+  const auto add = [](auto* tensor, std::string_view name, const std::string& datatype, bool of_tokens,
+                      const std::vector<std::int64_t>& dims) {
+    tensor->set_name(std::string(name));
+    tensor->set_data_type(triton_type(datatype));
+    if (of_tokens) tensor->add_dims(-1);
+    for (const auto dim : dims) tensor->add_dims(dim);
+    return tensor;
+  };
   for (const auto& input : tokens_of(model)) {
-    auto* tensor = config->add_input();
-    tensor->set_name(input.name);
-    tensor->set_data_type(triton_type(input.datatype));
-    if (input.role != Role::kTensor) tensor->add_dims(-1);
-    for (const auto dim : input.dims) tensor->add_dims(dim);
-    tensor->set_optional(input.optional || input.role == Role::kMask || &input == task_of(model));
+    add(config->add_input(), input.name, input.datatype, input.role != Role::kTensor, input.dims)
+        ->set_optional(input.optional || input.role == Role::kMask || &input == task_of(model));
   }
   for (const auto name : texts_of(model)) {
-    auto* tensor = config->add_input();
-    tensor->set_name(std::string(name));
-    tensor->set_data_type(inference::TYPE_STRING);
-    tensor->add_dims(1);
-    tensor->set_optional(model.wordings.empty() || name == kTextPair);
+    add(config->add_input(), name, "BYTES", false, {1})->set_optional(model.wordings.empty() || name == kTextPair);
   }
   std::string token_level;
   for (const auto& output : visible(model)) {
-    auto* tensor = config->add_output();
-    tensor->set_name(output.name);
-    tensor->set_data_type(triton_type(output.datatype));
-    if (output.token_level) tensor->add_dims(-1);
-    for (const auto dim : output.dims) tensor->add_dims(dim);
+    add(config->add_output(), output.name, output.datatype, output.token_level, output.dims);
     if (output.token_level) token_level += (token_level.empty() ? "" : ",") + output.name;
   }
   auto& parameters = *config->mutable_parameters();

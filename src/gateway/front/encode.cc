@@ -128,37 +128,29 @@ class FlowEncoder {
         add(stage.row, of, out);
       }
     }
-    std::vector<std::int32_t> children;
-    std::vector<std::int32_t> reasons;
-    std::vector<std::int32_t> dropped;
-    std::vector<std::int32_t> rerouted;
-    std::vector<std::int32_t> tokens;
-    std::vector<float> accuracy;
-    std::string routes;
-    for (const auto& row : call_.rows) {
-      const auto& answers = row.flow->answers;
-      children.push_back(static_cast<std::int32_t>(
-          std::count_if(answers.begin(), answers.end(), [](const auto& each) { return each.last; })));
-      reasons.push_back(row.flow->reason + 1);
-      dropped.push_back(row.flow->dropped);
-      rerouted.push_back(row.flow->rerouted);
-      tokens.push_back(tokens_of(*row.flow));
-      accuracy.push_back(static_cast<float>(row.flow->accuracy));
-      std::string route;
-      for (const auto& answer : row.flow->answers) {
-        if (answer.last && route.size() < kLongestRoute) route += (route.empty() ? "" : " ") + answer.route;
-      }
-      const auto size = static_cast<std::uint32_t>(route.size());
-      routes.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(route);
+    add_rows<std::int32_t>(flow_.made.answers, out, [](const FlowRow& row) {
+      return std::count_if(row.answers.begin(), row.answers.end(), [](const auto& each) { return each.last; });
+    });
+    add_rows<float>(flow_.made.accuracy, out, [](const FlowRow& row) { return row.accuracy; });
+    add_rows<std::int32_t>(flow_.made.reason, out, [](const FlowRow& row) { return row.reason + 1; });
+    add_rows<std::int32_t>(flow_.made.dropped, out, [](const FlowRow& row) { return row.dropped; });
+    add_rows<std::int32_t>(flow_.made.rerouted, out, [](const FlowRow& row) { return row.rerouted; });
+    add_rows<std::int32_t>(flow_.made.tokens, out, tokens_of);
+    if (flow_.made.tokens >= 0) {
+      auto fewest = std::numeric_limits<std::int32_t>::max();
+      for (const auto& row : call_.rows) fewest = std::min(fewest, tokens_of(*row.flow));
+      say("tokens", fewest);
     }
-    add(flow_.made.answers, children, out);
-    add(flow_.made.accuracy, accuracy, out);
-    add(flow_.made.reason, reasons, out);
-    add(flow_.made.dropped, dropped, out);
-    add(flow_.made.rerouted, rerouted, out);
-    add(flow_.made.tokens, tokens, out);
-    if (flow_.made.tokens >= 0) say("tokens", *std::min_element(tokens.begin(), tokens.end()));
     if (asked(flow_.made.route)) {
+      std::string routes;
+      for (const auto& row : call_.rows) {
+        std::string route;
+        for (const auto& answer : row.flow->answers) {
+          if (answer.last && route.size() < kLongestRoute) route += (route.empty() ? "" : " ") + answer.route;
+        }
+        const auto size = static_cast<std::uint32_t>(route.size());
+        routes.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(route);
+      }
       tensor(flow_.made.route, {static_cast<std::int64_t>(call_.rows.size())}, out);
       out->add_raw_output_contents(std::move(routes));
     }
@@ -171,7 +163,7 @@ class FlowEncoder {
   [[nodiscard]] bool asked(int output) const { return output >= 0 && (call_.request.outputs() >> output & 1) != 0; }
 
   // Of the variants that answered a row, the fewest that a layer added.
-  [[nodiscard]] std::int32_t tokens_of(const FlowRow& row) const {
+  static std::int32_t tokens_of(const FlowRow& row) {
     std::int32_t fewest = std::numeric_limits<std::int32_t>::max();
     for (const auto& answer : row.answers) fewest = std::min(fewest, answer.tokens);
     return row.answers.empty() ? 0 : fewest;
@@ -190,6 +182,14 @@ class FlowEncoder {
     if (!asked(output)) return;
     tensor(output, {static_cast<std::int64_t>(values.size())}, out);
     out->add_raw_output_contents(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
+  }
+
+  // An output of one number for each row.
+  template <class T, class Of>
+  void add_rows(int output, inference::ModelInferResponse* out, Of of) const {
+    std::vector<T> values;
+    for (const auto& row : call_.rows) values.push_back(static_cast<T>(of(*row.flow)));
+    add(output, values, out);
   }
 
   MaybeFault write_answers(std::size_t s, std::size_t k, inference::ModelInferResponse* out) const {
@@ -259,10 +259,6 @@ MaybeFault encode_flow(Call& call, bool streamed, std::uint64_t max_bytes, std::
   forget_bodies(call);
   return {};
 }
-
-}  // namespace
-
-namespace {
 
 MaybeFault encode_here(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
   if (call.fault.code != Code::kOk) {
@@ -338,33 +334,13 @@ void answer_fault(transport::ServerCall& call, const Fault& fault) {
 }
 
 const char* code_name(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return "OK";
-    case Code::kCancelled:
-      return "CANCELLED";
-    case Code::kInvalidArgument:
-      return "INVALID_ARGUMENT";
-    case Code::kDeadlineExceeded:
-      return "DEADLINE_EXCEEDED";
-    case Code::kNotFound:
-      return "NOT_FOUND";
-    case Code::kResourceExhausted:
-      return "RESOURCE_EXHAUSTED";
-    case Code::kFailedPrecondition:
-      return "FAILED_PRECONDITION";
-    case Code::kUnimplemented:
-      return "UNIMPLEMENTED";
-    case Code::kInternal:
-      return "INTERNAL";
-    case Code::kUnavailable:
-      return "UNAVAILABLE";
-    case Code::kUnauthenticated:
-      return "UNAUTHENTICATED";
-    case Code::kUnknown:
-      break;
-  }
-  return "UNKNOWN";
+  static constexpr const char* kNames[] = {
+      "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+      "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+      "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+      "DATA_LOSS", "UNAUTHENTICATED"};
+  const auto number = static_cast<std::size_t>(code);
+  return number < std::size(kNames) ? kNames[number] : "UNKNOWN";
 }
 
 }  // namespace arlo::gateway

@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "base/clock.h"
-#include "gateway/front/http_message.h"
+#include "gateway/front/http/http_message.h"
 #include "transport/address.h"
 #include "transport/stream.h"
 

@@ -1,4 +1,4 @@
-"""The description of the HTTP API beside its routes: each path and method stands in both."""
+"""The description of the HTTP API: no name in it leads nowhere, and none is left over."""
 
 from __future__ import annotations
 
@@ -19,19 +19,6 @@ def described() -> dict[str, Any]:
     spec.loader.exec_module(module)
     document: dict[str, Any] = module.document()
     return document
-
-
-def test_every_route_is_described() -> None:
-    table = re.search(r"const Route kRoutes\[\] = \{(.*?)\n\};", (FRONT / "routes.cc").read_text(), re.DOTALL)
-    assert table is not None
-    routes = {(method, path.replace("**", "*")) for method, path in re.findall(r'\{"(GET|POST)", "([^"]+)"', table[1])}
-    assert len(routes) > 30
-    paths = {
-        (method.upper(), re.sub(r"\{[^}]+\}", "*", path))
-        for path, methods in described()["paths"].items()
-        for method in methods
-    }
-    assert routes == paths
 
 
 def test_references_lead_somewhere_and_all_parts_are_used() -> None:

@@ -1,18 +1,21 @@
-"""Writes the OpenAPI document of the HTTP API: openapi.py OUT.json. The gateway has it built in, at /openapi.json.
-
-A path stands here once, in `paths()`, and once in routes.cc; a test compares the two.
+"""Writes the OpenAPI document of the HTTP API, which the gateway has built in at /openapi.json, and its table of
+routes: openapi.py OUT.json ROUTES.inc. Both are made of routes.toml; the schemas stand here.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 Schema = dict[str, Any]
 
+TABLE = Path(__file__).resolve().parents[1] / "routes.toml"
 GATEWAY, OPENAI, TEI, RERANK, KSERVE = "Gateway", "OpenAI", "TEI", "Cohere, Jina, vLLM", "KServe v2"
+DIALECTS = {GATEWAY: "OpenAi", OPENAI: "OpenAi", TEI: "Tei", RERANK: "Cohere", KSERVE: "Kserve"}
 INPUT_TYPES = ["query", "passage", "document", "search_query", "search_document", "classification", "clustering"]
 ERRORS = {
     400: "The request is wrong, or the model cannot do it.",
@@ -317,98 +320,66 @@ def parameters() -> dict[str, Schema]:
     }  # fmt: skip
 
 
-def operation(path: str, method: str, tag: str, summary: str, answer: str | None, **more: Any) -> Schema:
-    """`more`: body, a schema's name; params, names of parameters; open, without a token; family, whose errors."""
-    body, public = more.get("body"), more.get("open", False)
-    named = ("AnyModel",) if body and tag in (TEI, RERANK) else ()
-    names = [*more.get("params", ()), *named, *(("Timeout", "RequestId", "Traceparent") if body else ())]
+def routes() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Each route: its family, method and path, and the rest of its row."""
+    for family, rows in tomllib.loads(TABLE.read_text()).items():
+        for key, row in rows.items():
+            method, *paths = key.split()
+            yield from ((family, method, path, row) for path in paths)
+
+
+def table() -> str:
+    """The routes as rows of `Route` (http/routes.h)."""
+    made = ""
+    for family, method, path, row in routes():
+        pattern = path.replace("{model}", "**").replace("{version}", "*")
+        by = f"make_{row['task']}, nullptr" if "task" in row else f"nullptr, say_{row['say']}"
+        dialect, public = row.get("dialect", DIALECTS[family]), str(row.get("open", False)).lower()
+        made += f'{{"{method}", "{pattern}", Dialect::k{dialect}, {public}, {by}}},\n'
+    return made
+
+
+def operation(family: str, method: str, path: str, row: dict[str, Any]) -> Schema:
+    body, public = row.get("body"), row.get("open", False)
+    names = [name for name, part in (("Named", "{model}"), ("Version", "{version}")) if part in path]
+    names += row.get("params", [])
+    if body:
+        names += [*(["AnyModel"] if family in (TEI, RERANK) else []), "Timeout", "RequestId", "Traceparent"]
     good: Schema = {"description": "The answer."}
-    if answer is not None:
-        good["content"] = {"application/json": {"schema": ref(answer)}}
+    if "answer" in row:
+        good["content"] = {"application/json": {"schema": ref(row["answer"])}}
+    if "types" in row:
+        good["content"] = {kind: {"schema": {"type": "string"}} for kind in row["types"]}
+    if "bytes" in row:
+        good["content"]["application/octet-stream"] = BYTES
+    codes = {400, 408, 413, 431} if public else BY_FAMILY.get(family, ANY)
     made: Schema = {
-        "tags": [tag],
-        "operationId": (method + path).replace("/", "_").translate({ord(c): None for c in "{}"}),
-        "summary": summary,
+        "tags": [family],
+        "operationId": (method.lower() + path).replace("/", "_").translate({ord(c): None for c in "{}"}),
+        "summary": row["summary"],
         "parameters": [ref(name, "parameters") for name in names],
         "security": [] if public else [{}, {"bearer": []}],
     }
-    codes = {400, 408, 413, 431} if public else BY_FAMILY.get(more.get("family", tag), ANY)
-    if "both" in more:
-        codes = BY_FAMILY[TEI] | BY_FAMILY[RERANK]
     if body:
         good["headers"] = {name: ref(name, "headers") for name in HEADERS}
         schemas = [ref(name) for name in body.split()]
         content = {"application/json": {"schema": schemas[0] if len(schemas) == 1 else either(*schemas)}}
-        made["requestBody"] = {"required": True, "content": content}
+        made["requestBody"] = {
+            "required": True,
+            "content": content | ({"application/octet-stream": BYTES} if row.get("bytes") == "both" else {}),
+        }
+    if row.get("both"):
+        codes = BY_FAMILY[TEI] | BY_FAMILY[RERANK]
     made["responses"] = {"200": good} | {str(code): ref(f"E{code}", "responses") for code in sorted(codes)}
+    if "unready" in row:
+        made["responses"]["503"] = good | {"description": row["unready"]}
     return made
 
 
 def paths() -> dict[str, Schema]:
     made: dict[str, Schema] = {}
-
-    def add(path: str, method: str, tag: str, summary: str, answer: str | None = None, **more: Any) -> Schema:
-        made.setdefault(path, {})[method] = (one := operation(path, method, tag, summary, answer, **more))
-        return one
-
-    page = add("/", "get", GATEWAY, "A page to try the models on", open=True)
-    page["responses"]["200"]["content"] = {"text/html": {"schema": {"type": "string"}}}
-    for path in ("/openapi.json", "/api-doc/openapi.json"):
-        add(path, "get", GATEWAY, "This document", "Object", open=True)
-    for path in ("/health", "/ping", "/v1/health/ready"):
-        health = "NimHealth" if path.startswith("/v1") else "Health"
-        ready = add(path, "get", GATEWAY, "Whether each model has an instance in service", health, open=True)
-        ready["responses"]["503"] = ready["responses"]["200"] | {"description": "Some model has none."}
-    add("/v1/health/live", "get", GATEWAY, "Whether the gateway lives", "NimHealth", open=True)
-    add("/v1/version", "get", GATEWAY, "Version of the gateway", "NimVersion", open=True)
-    for path in ("/metrics", "/v1/metrics"):
-        metrics = add(path, "get", GATEWAY, "Metrics, as Prometheus reads them")
-        types = ("text/plain", "application/openmetrics-text")
-        metrics["responses"]["200"]["content"] = {kind: {"schema": {"type": "string"}} for kind in types}
-    for path in ("/v1/models", "/models"):
-        add(path, "get", OPENAI, "The models that are served", "Models")
-    add("/v1/models/{model}", "get", OPENAI, "One of them", "ServedModel", params=["Named"])
-    for path in ("/v1/embeddings", "/embeddings"):
-        one = add(path, "post", OPENAI, "Vectors of texts", "OpenAiEmbeddings", body="OpenAiEmbeddingsRequest")
-        one["responses"]["200"]["content"]["application/octet-stream"] = BYTES
-    for path in ("/score", "/v1/score"):
-        add(path, "post", OPENAI, "Scores of pairs, as vLLM has them", "Scores", body="ScoreRequest")
-    add("/classify", "post", OPENAI, "Labels, as vLLM or infinity has them", "Classes", body="ClassifyRequest")
-    add("/embed", "post", TEI, "Vectors of texts", "Vectors", body="EmbedRequest")
-    add("/embed_all", "post", TEI, "Vectors of the tokens of texts", "VectorsOfTokens", body="EmbedAllRequest")
-    add("/embed_sparse", "post", TEI, "Not served: 424", "Object", body="SparseRequest")
-    add("/similarity", "post", TEI, "Cosines of a text with others", "Vector", body="SimilarityRequest")
-    add("/predict", "post", TEI, "Labels of texts or pairs", "LabelsOrLists", body="PredictRequest")
-    own = "EmbedRequest PredictRequest SimilarityRequest TeiRerankRequest RerankRequest"
-    for path in ("/", "/invocations"):
-        add(path, "post", TEI, "What the model is for", "OwnAnswer", body=own, both=True)
-    add("/vertex", "post", TEI, "Several of POST /, of one kind", "Predictions", body="VertexRequest", both=True)
-    add("/tokenize", "post", TEI, "Tokens of texts", "Tokens", body="TokenizeRequest")
-    add("/decode", "post", TEI, "Texts of token ids", "DecodedTexts", body="DecodeRequest")
-    add("/info", "get", TEI, "What a model is for, and its limits", "Info", params=["AnyModel"])
-    ranked = "How well texts answer a query, the best first"
-    add("/rerank", "post", TEI, ranked, "EitherRanks", body="TeiRerankRequest RerankRequest", both=True)
-    for path in ("/v1/rerank", "/v2/rerank"):
-        add(path, "post", RERANK, ranked, "Ranks", body="RerankRequest")
-    for path in ("/v1/embed", "/v2/embed"):
-        add(path, "post", RERANK, "Vectors of texts", "CohereEmbeddings", body="CohereEmbedRequest")
-    add("/v2", "get", KSERVE, "Name, version and extensions of the server", "Object")
-    add("/v2/health/live", "get", KSERVE, "Whether the gateway lives", "Object", open=True)
-    add("/v2/health/ready", "get", KSERVE, "200: each model has an instance in service", "Object", open=True)
-    add("/v2/repository/index", "post", KSERVE, "The models that are served", "Index")
-    add("/v2/models/stats", "get", KSERVE, "Statistics of all models", "Object")
-    for path, of in (("", ["Named"]), ("/versions/{version}", ["Named", "Version"])):
-        base = "/v2/models/{model}" + path
-        add(base, "get", KSERVE, "Inputs and outputs of a model", "Object", params=of)
-        add(base + "/ready", "get", KSERVE, "200: it has an instance in service", "Object", params=of)
-        add(base + "/config", "get", KSERVE, "The model's configuration, as Triton has it", "Object", params=of)
-        add(base + "/stats", "get", KSERVE, "The model's statistics", "Object", params=of)
-        infer = add(
-            base + "/infer", "post", KSERVE, "Inference on tensors", "InferResponse", body="InferRequest",
-            params=[*of, "JsonSize"],
-        )  # fmt: skip
-        for content in (infer["requestBody"]["content"], infer["responses"]["200"]["content"]):
-            content["application/octet-stream"] = BYTES
+    for family, method, path, row in routes():
+        made.setdefault(path, {})[method.lower()] = operation(family, method, path, row)
     return made
 
 
@@ -441,3 +412,4 @@ def document() -> Schema:
 
 if __name__ == "__main__":
     Path(sys.argv[1]).write_text(json.dumps(document(), ensure_ascii=False, separators=(",", ":")) + "\n")
+    Path(sys.argv[2]).write_text(table())
