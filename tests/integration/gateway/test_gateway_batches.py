@@ -298,27 +298,6 @@ async def test_a_bundle_runs_each_row_where_it_costs_least(workers: Workers, sta
         assert [level.instances for level in stats.levels] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda d: d.bundles.add(name="b"), "bundles: 'b' has no runtimes"),
-        (
-            lambda d: d.bundles.add(name="b", runtimes=["nothing"]),
-            "names runtime 'nothing', which is unknown or there twice",
-        ),
-        (lambda d: d.bundles.add(name="b", runtimes=[d.runtimes[0].name] * 2), "which is unknown or there twice"),
-        (lambda d: d.bundles.add(name=d.runtimes[0].name, runtimes=[d.runtimes[0].name]), "is empty or given twice"),
-    ],
-)
-async def test_a_bundle_that_makes_no_sense_is_refused(workers: Workers, start: Any, damage: Any, said: str) -> None:
-    async with start() as gateway:
-        deployment = workers.deployment("emu", [(0, 64)])
-        damage(deployment)
-        with pytest.raises(grpc.aio.AioRpcError, match=said) as raised:
-            await gateway.call("Apply", deployment=deployment)
-        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-
-
 async def test_bulk_fills_what_others_leave(workers: Workers, start: Any) -> None:
     """A worker that is busy with bulk work answers interactive requests as soon as the batch under way is done."""
     gate = asyncio.Event()
@@ -335,12 +314,3 @@ async def test_bulk_fills_what_others_leave(workers: Workers, start: Any) -> Non
         stats = await gateway.stats()
         assert (stats.bulk, stats.outcomes.on_time, stats.total.count) == (40, 41, 1)
         assert max(rows_of(odd[0])) > 1
-
-
-async def test_a_class_that_does_not_exist_is_refused(workers: Workers, start: Any) -> None:
-    async with cluster(workers, start, good) as (gateway, _):
-        with pytest.raises(
-            grpc.aio.AioRpcError, match="arlo_class must be a string_param: interactive or bulk"
-        ) as raised:
-            await infer(gateway, arlo_class="best")
-        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
