@@ -128,9 +128,9 @@ class Client {
                                                          {"content-type", "application/grpc"}};
     const auto usual = static_cast<std::ptrdiff_t>(all.size());
     for (const auto& each : more) {
-      const auto end = all.begin() + usual;
-      const auto same = std::find_if(all.begin(), end, [&](const auto& h) { return h.first == each.first; });
-      if (same != end) {
+      const auto last = all.begin() + usual;
+      const auto same = std::find_if(all.begin(), last, [&](const auto& h) { return h.first == each.first; });
+      if (same != last) {
         same->second = each.second;
       } else {
         all.push_back(each);
