@@ -43,7 +43,7 @@ if [ $# -eq 0 ]; then
       drain_under_load a_drain_whose_caller_has_gone watching
     tests failures a_request_that_kills_workers_kills_no_more_than_max_attempts \
       others_at_a_worker_that_dies_of_a_request_are_answered nonsense_from_a_worker_is_an_error_of_that_request
-    tests faults two_sick_of_four_are_both_put_aside a_bad_row_makes_none_of_its_request_an_answered_one
+    tests faults two_sick_of_four_are_both_put_aside
     tests batches rows_of_many_clients_go_as_one_request a_client_that_goes_leaves_its_batch_unharmed \
       of_a_batch_that_fails_the_bad_row_is_found a_worker_that_dies_of_a_row_takes_no_other_along \
       whatever_happens_every_request_is_answered_once_and_rightly a_bundle_runs_each_row_where_it_costs_least \

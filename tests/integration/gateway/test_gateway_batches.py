@@ -18,7 +18,6 @@ from tests.fakes.gateway import Gateway, split_of
 from tests.fakes.odd_worker import (
     Behaviour,
     OddWorker,
-    Sick,
     WorkerError,
     dies_of,
     fails_on,
@@ -95,10 +94,9 @@ async def test_rows_of_many_clients_go_as_one_request(workers: Workers, start: A
         assert (stats.batches, stats.outcomes.on_time) == (2, 9)
 
 
-@pytest.mark.parametrize("policy", ["late", "eft", "rs"])
-async def test_the_rows_of_one_request_go_together(workers: Workers, start: Any, policy: str) -> None:
+async def test_the_rows_of_one_request_go_together(workers: Workers, start: Any) -> None:
     """The worker is idle, and the first row does not start without the others."""
-    async with cluster(workers, start, good, dispatch={"policy": policy}) as (gateway, odd):
+    async with cluster(workers, start, good) as (gateway, odd):
         answer = await infer(gateway, 3, 60, 4, 5, 6)
         assert rows_of(odd[0]) == [5]
         assert split_of(answer).batch_rows == 5
@@ -190,16 +188,6 @@ async def test_a_bad_row_fails_alone_on_two_workers_and_blames_none(workers: Wor
             assert (stats.outcomes.on_time, stats.outcomes.failed, stats.ejections) == (6 * number, 4 * number, 0)
         bad = [r for worker in odd for r in worker.requests if POISON in tensors_of(r)["input_ids"]]
         assert sum(request.inputs[0].shape[0] == 1 for request in bad) <= 3 * 4
-
-
-async def test_a_worker_that_fails_batches_is_put_aside(workers: Workers, start: Any) -> None:
-    sick = Sick()
-    async with cluster(workers, start, sick, Sick(well=True, takes_s=0.005)) as (gateway, _):
-        for seed in range(12):
-            await asyncio.gather(*(infer(gateway, 4, 5, 6, seed=seed * 4 + n) for n in range(4)))
-        stats = await gateway.stats()
-        assert (stats.outcomes.failed, stats.outcomes.on_time) == (0, 144)
-        assert [instance.ejections > 0 for instance in stats.instances] == [True, False]
 
 
 async def test_a_worker_that_dies_of_a_row_takes_no_other_along(workers: Workers, start: Any) -> None:
