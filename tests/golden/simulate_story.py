@@ -12,22 +12,15 @@ Commands:
     replace w0 LENGTH delay=1000ms    remove w0    fail w0 [restart=5ms]    slow w0 2
     end                               lets everything happen
     requests    workers    totals     what is seen
-
-`pytest tests/golden --rewrite-golden` tells the stories again.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from arlo import _core
-from tests.golden.story import retell, stories
-from tests.golden.words import OUTCOMES, ms, ns
+from tests.golden.story import OUTCOMES, ms, ns
 
-FOLDER = Path(__file__).parent / "simulate"
 STATES = ("starting", "serving", "draining", "gone")
 
 
@@ -139,22 +132,3 @@ class Story:
 
     def level(self, runtime: int) -> int:
         return next(length for length, id_ in self.runtimes.items() if id_ == runtime)
-
-
-@pytest.mark.parametrize("path", stories(FOLDER), ids=lambda path: path.stem)
-def test_story(path: Path, rewrite_golden: bool) -> None:
-    told = path.read_text()
-    now = retell(told, Story())
-    if rewrite_golden:
-        path.write_text(now)
-    else:
-        assert now == told
-
-
-def test_there_are_stories() -> None:
-    assert len(stories(FOLDER)) >= 6
-
-
-def test_an_unknown_command_is_an_error() -> None:
-    with pytest.raises(ValueError, match="line 2: unknown command"):
-        retell("policy rs\narive 0ms len=5\n----\n", Story())

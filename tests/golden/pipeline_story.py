@@ -1,6 +1,6 @@
 """Small pipelines as readable text, followed by hand: each story in pipeline/ happens exactly as it is told.
 
-As in test_simulate_stories.py: blocks of commands, `----`, and what is seen. Roots are r1, r2, ... in order of arrival.
+As in simulate_story.py: blocks of commands, `----`, and what is seen. Roots are r1, r2, ... in order of arrival.
 Commands:
 
     flow [router=plan] [drop=slack] [on_drop=fail] [slo=100ms] [hop=0ms]
@@ -14,16 +14,11 @@ Commands:
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from arlo import _core
-from tests.golden.story import retell, stories
-from tests.golden.words import OUTCOMES, ms, ns
+from tests.golden.story import OUTCOMES, ms, ns
 
-FOLDER = Path(__file__).parent / "pipeline"
 REASONS = ("budget", "deadline", "overload", "fanout", "failed", "evicted")
 
 
@@ -130,17 +125,3 @@ class Story:
         ]
         drops = ", ".join(f"{count} {reason}" for reason, count in totals["dropped"].items() if count)
         return [*lines, f"rerouted {totals['rerouted']}, dropped {drops or 'none'}"]
-
-
-@pytest.mark.parametrize("path", stories(FOLDER), ids=lambda path: path.stem)
-def test_story(path: Path, rewrite_golden: bool) -> None:
-    told = path.read_text()
-    now = retell(told, Story())
-    if rewrite_golden:
-        path.write_text(now)
-    else:
-        assert now == told
-
-
-def test_there_are_stories() -> None:
-    assert len(stories(FOLDER)) >= 6
