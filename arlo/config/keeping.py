@@ -7,7 +7,7 @@ from typing import Literal
 from arlo.config.field import FieldError, option, section
 
 Objective = Literal["queueing", "paper"]
-SolverName = Literal["exact", "gurobi", "highs"]
+SolverName = Literal["exact", "gurobi"]
 
 
 @section("health")
@@ -66,7 +66,7 @@ class ControlConfig:
     )
     solver: SolverName = option(
         default="exact",
-        doc="What solves it. `gurobi` and `highs` need the extras of these names and objective `paper`.",
+        doc="What solves it. `gurobi` needs the extra of that name and objective `paper`.",
     )
     solver_time_limit_s: float = option(
         default=5.0, doc="After this the last plan is kept.", unit="s", above=0, maximum=3600

@@ -25,7 +25,7 @@ class HighsFlowSolver:
             import highspy
         except ImportError:
             raise SolverMissing(
-                "the solver highs needs its package: pip install 'arlo-serve[highs]', or use the solver exact"
+                "the solver highs needs its package: pip install highspy"
             ) from None
         made, layout = program.build(problem, served=served, served_only=served_only, target=target)
         solved = made.solve(highspy, gap=1e-9, start={}, time_limit_s=self.time_limit_s)

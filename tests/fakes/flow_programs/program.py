@@ -10,7 +10,7 @@ import dataclasses
 import math
 
 from arlo.planning.allocation.problem import SolverError
-from arlo.planning.allocation.rows import Program
+from benchmarks.papers.rows import Program
 from arlo.planning.flows.problem import Answer, FlowProblem
 
 MAX_VARIABLES = 500_000

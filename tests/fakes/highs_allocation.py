@@ -16,7 +16,7 @@ from arlo.clock import monotonic_s
 from arlo.planning.allocation.bounds import GAP, Bounds, SolverMissing, bounds
 from arlo.planning.allocation.pieces import Group, groups
 from arlo.planning.allocation.problem import Allocation, AllocationProblem, SolverError, flow
-from arlo.planning.allocation.rows import Program
+from benchmarks.papers.rows import Program
 
 MAX_ROUNDS = 200
 FIRST_STEP = 1.15  # ratio of neighbouring loads of the first tangents
@@ -60,7 +60,7 @@ class HighsSolver:
             import highspy
         except ImportError:
             raise SolverMissing(
-                "the solver highs needs its package: pip install 'arlo-serve[highs]', or use the solver exact"
+                "the solver highs needs its package: pip install highspy"
             ) from None
         started_s = monotonic_s()
         known = bounds(problem)
