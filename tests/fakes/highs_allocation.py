@@ -59,9 +59,7 @@ class HighsSolver:
         try:
             import highspy
         except ImportError:
-            raise SolverMissing(
-                "the solver highs needs its package: pip install highspy"
-            ) from None
+            raise SolverMissing("the solver highs needs its package: pip install highspy") from None
         started_s = monotonic_s()
         known = bounds(problem)
         stretches = _stretches(problem, known)

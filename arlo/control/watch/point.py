@@ -1,12 +1,11 @@
 """The operating point that `arlo cascade use` has chosen for a cascade that is served: in force within a second.
 
 The name of the point lies in a file of workers.run_dir, where it outlives the control plane. The gateway takes it up
-between two decisions; no worker moves for it. One event loop.
+between two decisions; no worker moves for it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from pathlib import Path
@@ -17,12 +16,12 @@ from arlo.config.stages import cascade_manifest
 from arlo.control.events import emit
 from arlo.control.gateway.process import made_run_dir
 from arlo.control.reconcile.deployments import Deployments
+from arlo.control.watch.feed import Snapshot
 from arlo.control.watch.tasks import file_mark
 from arlo.errors import ArloError, ConfigError, GatewayError
 
 log = logging.getLogger("arlo.control")
 
-LOOK_S = 0.5
 FILE = "cascade_point"
 
 
@@ -53,24 +52,21 @@ class PointWatch:
     def __init__(self, config: Config, deployments: Deployments) -> None:
         self._config, self._deployments = config, deployments
         self._path = config.workers.run_dir / FILE
+        self._mark: tuple[int, int] | None = None  # of the file, as last taken up
+        self._starts = True
 
-    async def run(self) -> None:
-        """Watch the file until cancelled."""
-        seen, starts = None, True
-        while True:
-            if (mark := file_mark(self._path)) != seen:
-                name = self._read()
-                try:
-                    await self._use(name, starts=starts)
-                    seen = mark
-                except GatewayError:
-                    await asyncio.sleep(LOOK_S)
-                    continue  # it is restarting; whoever restarts it says so
-                except ArloError as error:
-                    emit(log, "cascade_point_refused", level=logging.ERROR, point=name, error=str(error))
-                    seen = mark
-            starts = False
-            await asyncio.sleep(LOOK_S)
+    async def on_stats(self, seen: Snapshot) -> None:
+        """Look at the file. GatewayError: it is not in force, and is to be tried again."""
+        if (mark := file_mark(self._path)) != self._mark:
+            name = self._read()
+            try:
+                await self._use(name, starts=self._starts)
+            except GatewayError:
+                raise
+            except ArloError as error:
+                emit(log, "cascade_point_refused", level=logging.ERROR, point=name, error=str(error))
+            self._mark = mark
+        self._starts = False
 
     def _read(self) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""The solver gurobi, and HiGHS that checks it: against exhaustive search, at their limits, and what they say when they cannot."""
+"""The solver gurobi, and HiGHS that checks it: against exhaustive search, at their limits, and where they fail."""
 
 from __future__ import annotations
 
