@@ -36,6 +36,7 @@ from arlo.planning.lengths.advice import dynamic_runtime
 from arlo.planning.models import ModelPlanner, Served
 from arlo.planning.placement.assignment import assign
 from arlo.planning.planner import Planner, PlannerSettings, Reason
+from arlo.planning.serving import planner_for
 from arlo.planning.traffic.demand import Demand
 from arlo.planning.traffic.shift import SAMPLE_S
 from arlo.planning.traffic.stamp import StampClock
@@ -279,7 +280,7 @@ class RuntimeScheduler:
 def _planner(config: Config, manifest: Manifest, choice: Choice) -> Planner:
     if not config.more_models:
         runtimes = [runtime for runtime in manifest.runtimes if runtime.dynamic or choice.serve != "dynamic"]
-        return Planner(planner_settings(config), runtimes)
+        return planner_for(planner_settings(config), runtimes=runtimes)
     bundles: Sequence[Runtime] = manifest.runtimes
     if not config.dedicated:
         held = [[part for part in bundles[0].parts if manifest.of(part) is one] for one in manifest.models]
@@ -297,15 +298,17 @@ def _planner(config: Config, manifest: Manifest, choice: Choice) -> Planner:
         flow = served_flow(config.pipeline)
         outcomes = records_of(flow)
         most = config.worker_limits[1] if config.scaling.policy == "plan" else 0
-        return FlowPlanner(
-            planner_settings(config), served, flow, divides=config.dedicated, outcomes=outcomes, most=most
+        return planner_for(
+            planner_settings(config), models=served, divides=config.dedicated, flow=flow, outcomes=outcomes, most=most
         )
     if config.cascade is not None:
         known = cascade_manifest(config.cascade.manifest)
         lengths = known.data.lengths if known.data is not None else ()
         reach = known.point(config.cascade.point).reach
-        return CascadePlanner(planner_settings(config), served, reach, lengths=lengths, divides=config.dedicated)
-    return ModelPlanner(planner_settings(config), served, divides=config.dedicated)
+        return planner_for(
+            planner_settings(config), models=served, divides=config.dedicated, reach=reach, lengths=lengths
+        )
+    return planner_for(planner_settings(config), models=served, divides=config.dedicated)
 
 
 def point_in_force(config: Config, deployments: Deployments) -> Point:
