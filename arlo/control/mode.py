@@ -97,7 +97,6 @@ class ServingMode:
             policy=self.config.dispatch.policy,
             objective=control.objective,
             solver=control.solver,
-            solver_time_limit_s=control.solver_time_limit_s,
             window_s=control.demand_window_s,
             min_gain=control.min_gain,
             early=control.early,
@@ -260,7 +259,10 @@ class Cascade(Models):
 
     def watchers(self, deployments: Deployments, counters: Counter[str]) -> Mapping[str, Watcher]:
         self._energy = EnergyWatch(self.config.workers)
-        found: dict[str, Watcher] = {"point": PointWatch(self.config, deployments), "energy": self._energy}
+        found: dict[str, Watcher] = {
+            "point": PointWatch(self._cascade, self.config.workers.run_dir, deployments),
+            "energy": self._energy,
+        }
         if self._cascade.shadow_share > 0:
             found["drift"] = DriftWatch(self._cascade, deployments, counters)
         return found

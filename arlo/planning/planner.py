@@ -48,12 +48,12 @@ class PlannerSettings:
     policy: str  # of the request scheduler
     objective: str
     solver: str
-    solver_time_limit_s: float
     window_s: float  # of the demand that plans are for
     min_gain: float
     early: bool  # plan before the period is over when the traffic has clearly shifted
     reallocate: bool = True
     dynamic: int = 0  # workers that keep a dynamic runtime beside the static ones
+    solver_time_limit_s: float = 5.0  # after this the last plan is kept
     load_window_s: float = 10.0  # of the load that scaling goes by
     period_s: float = math.inf  # until the next plan: what a change has to pay for its loads in
 

@@ -67,7 +67,7 @@ class Reconciler:
         self._cover = Cover(manifest.runtimes)
         self._overlap = Overlap(wanted=config.control.make_before_break)
         self._restarts = Restarts()
-        self._fleet = Fleet(pool, deployments, counters, runtimes=runtimes, grace_s=config.control.worker_grace_s)
+        self._fleet = Fleet(pool, deployments, counters, runtimes=runtimes)
         self._jobs = Jobs(deployments, counters, failed_with=self._failed_with, ended=self._wake.set)
         self._mover = Mover(
             config,

@@ -39,7 +39,7 @@ class StatsFeed:
         self._models = (None, *further)
         self._whole = whole
         self._newest: dict[str | None, Any] = {}
-        self._came = asyncio.Condition()
+        self._came, self._count = asyncio.Condition(), 0
 
     @property
     def first(self) -> Any:
@@ -71,6 +71,7 @@ class StatsFeed:
                     self.put(stats, name)
                     await see(stats, name)
                     async with self._came:
+                        self._count += 1
                         self._came.notify_all()
             except GatewayError:
                 pass  # it is restarting; whoever restarts it says so
@@ -78,9 +79,12 @@ class StatsFeed:
 
     async def follow(self, watcher: Watcher) -> None:
         """Call a watcher with what is newest, once a second at most, until cancelled."""
+        before = 0
         while True:
             async with self._came:
-                await self._came.wait()
+                while self._count == before:
+                    await self._came.wait()
+                before = self._count
             if (seen := self.snapshot) is not None:
                 with contextlib.suppress(GatewayError):
                     await watcher.on_stats(seen)

@@ -18,6 +18,7 @@ from arlo.control.events import emit
 from arlo.control.mode import ServingMode
 from arlo.control.reconcile import state
 from arlo.control.reconcile.deployments import Deployments
+from arlo.control.reconcile.fleet import GRACE_S
 from arlo.control.reconcile.pipeline import traffic_counts
 from arlo.control.reconcile.placement import Plan, place
 from arlo.control.reconcile.reconciler import Reconciler
@@ -140,7 +141,7 @@ class RuntimeScheduler:
                 await self.plan("period")
 
     def _views(self) -> list[WorkerView]:
-        return self._reconciler.views(grace_s=self._mode.config.control.worker_grace_s)
+        return self._reconciler.views(grace_s=GRACE_S)
 
     @staticmethod
     def _usable(views: list[WorkerView]) -> list[str]:

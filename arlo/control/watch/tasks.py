@@ -21,7 +21,7 @@ from arlo.config import Config
 from arlo.config.flow_variants import flow_of, variant_models
 from arlo.config.pipeline import PipelineConfig
 from arlo.control.events import emit
-from arlo.control.reconcile.moves import Probe
+from arlo.control.reconcile.moves import WARMUP_REQUESTS, Probe
 from arlo.control.watch.feed import Snapshot
 from arlo.errors import ArloError, ConfigError
 from arlo.workers.pool import WorkerPool
@@ -80,8 +80,7 @@ class TaskWatch:
                         continue
                     timeout_s = self._config.workers.load_timeout_s
                     await self._pool.load(worker.id, runtime.name, timeout_s=timeout_s)
-                    requests = self._config.control.warmup_requests
-                    await self._probe(worker.endpoint, one, runtime, requests=requests, timeout_s=timeout_s)
+                    await self._probe(worker.endpoint, one, runtime, requests=WARMUP_REQUESTS, timeout_s=timeout_s)
         flow_of.cache_clear()
         emit(log, "tasks_added", tasks=added, runtimes=[runtime.name for runtime in manifest.runtimes])
         self._change(manifest)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Literal, get_origin
 
 import pytest
 from google.protobuf import json_format
 
 from arlo import _core, config, proto
 from arlo.cli.config import effective, to_toml
-from arlo.config.field import Doc, option, same, section
+from arlo.config.field import Doc, hints, option, same, section
 from arlo.config.flag import choices
 from arlo.config.gateway import gateway_json
 from arlo.config.keeping import ControlConfig, ScalingConfig
@@ -319,3 +320,14 @@ def test_the_admin_port_may_be_a_socket() -> None:
         parse(SMALL + "[gateway]\nadmin_address = 'unix:/run/arlo.sock'\n").gateway.admin_address
         == "unix:/run/arlo.sock"
     )
+
+
+def test_keys_are_few_and_each_is_a_choice() -> None:
+    keys = [(name, field) for name, cls in SECTIONS.items() for field in dataclasses.fields(cls)]
+    assert len(keys) <= 119, "a new key takes the place of an old one"
+    single = [
+        f"{name}.{field.name}"
+        for name, field in keys
+        if get_origin(hints(SECTIONS[name])[field.name]) is Literal and len(choices(SECTIONS[name], field.name)) < 2
+    ]
+    assert single == [], "a key with one legal value says nothing"

@@ -55,24 +55,24 @@ def by_agreement(manifest: tuple[Path, CascadeManifest]) -> tuple[str, str]:
 async def test_a_choice_is_taken_up_again_and_again(config: Any, by_agreement: tuple[str, str]) -> None:
     less, more = by_agreement
     deployments = Deployments(fails=1)
-    watch = PointWatch(config, deployments)  # type: ignore[arg-type]
+    watch = PointWatch(config.cascade, config.workers.run_dir, deployments)  # type: ignore[arg-type]
     await look(watch)
     assert deployments.told == [], "nothing was chosen"
-    choose_point(config, more)
+    choose_point(config, config.cascade, more)
     with pytest.raises(GatewayError):
         await look(watch)
     await look(watch)
     assert deployments.told == [more], "the choice, though the gateway was away at first"
-    choose_point(config, less)
+    choose_point(config, config.cascade, less)
     await look(watch)
     assert deployments.told[1:] == [less], "a less careful one"
     deployments.point = more  # an alarm of drift
-    choose_point(config, less)
+    choose_point(config, config.cascade, less)
     await look(watch)
     assert deployments.told[2:] == [less], "the same one, chosen again"
     with pytest.raises(ConfigError, match="no operating point 'none'"):
-        choose_point(config, "none")
-    choose_point(config, None)
+        choose_point(config, config.cascade, "none")
+    choose_point(config, config.cascade, None)
     await look(watch)
     await look(watch)
     assert deployments.told[3:] == [None], "that of the configuration"
@@ -80,22 +80,22 @@ async def test_a_choice_is_taken_up_again_and_again(config: Any, by_agreement: t
 
 async def test_a_start_does_not_lower_what_an_alarm_has_raised(config: Any, by_agreement: tuple[str, str]) -> None:
     less, more = by_agreement
-    choose_point(config, less)
+    choose_point(config, config.cascade, less)
     deployments, fresh = Deployments(point=more), Deployments()
-    watch = PointWatch(config, deployments)  # type: ignore[arg-type]
+    watch = PointWatch(config.cascade, config.workers.run_dir, deployments)  # type: ignore[arg-type]
     await look(watch)
     assert deployments.told == []
-    choose_point(config, less)
+    choose_point(config, config.cascade, less)
     await look(watch)
     assert deployments.told == [less], "chosen since"
-    await look(PointWatch(config, fresh))  # type: ignore[arg-type]
+    await look(PointWatch(config.cascade, config.workers.run_dir, fresh))  # type: ignore[arg-type]
     assert fresh.told == [less], "what was chosen before the start"
 
 
 async def test_a_point_that_is_not_there_is_named_once(config: Any, caplog: pytest.LogCaptureFixture) -> None:
     (config.workers.run_dir / "cascade_point").write_text("gone\n")
     deployments = Deployments()
-    watch = PointWatch(config, deployments)  # type: ignore[arg-type]
+    watch = PointWatch(config.cascade, config.workers.run_dir, deployments)  # type: ignore[arg-type]
     await look(watch)
     await look(watch)
     assert deployments.point is None
