@@ -17,15 +17,9 @@ class NumberedWorker(Protocol):
 
     id: str
 
-    def info(self) -> WorkerInfo:
-        """As last seen."""
-        ...
-
-    async def load(self, runtime: str, *, timeout_s: float) -> None:
-        """See WorkerPool."""
-
-    async def unload(self, runtime: str, *, timeout_s: float) -> None:
-        """See WorkerPool."""
+    def info(self) -> WorkerInfo: ...
+    async def load(self, runtime: str, *, timeout_s: float) -> None: ...
+    async def unload(self, runtime: str, *, timeout_s: float) -> None: ...
 
 
 W = TypeVar("W", bound=NumberedWorker)

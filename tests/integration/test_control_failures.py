@@ -84,7 +84,7 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
             )
             await settled(cluster)
             # What waited for the workers yields to what can be on time, and is answered after it.
-            await seen(lambda: cluster.scheduler.stats.queued == 0, "nothing waits any more")
+            await seen(lambda: cluster.scheduler.feed.first.queued == 0, "nothing waits any more")
             await load.more(50)
         load.check()
         assert "no health check for 6 s" in str(events(caplog, "worker_state"))
@@ -94,7 +94,7 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
 
 def in_flight(cluster: Cluster, name: str) -> int:
     """Requests that the gateway waits for from a worker."""
-    return sum(item.in_flight for item in cluster.scheduler.stats.instances if item.worker == name)
+    return sum(item.in_flight for item in cluster.scheduler.feed.first.instances if item.worker == name)
 
 
 async def test_a_worker_that_hangs_while_it_is_let_go(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ async def test_a_worker_that_hangs_while_it_is_let_go(tmp_path: Path) -> None:
     async with cluster_of(config) as cluster:
         async with steady_load(endpoint(cluster)) as load:
             os.kill(pid(cluster, "w2"), signal.SIGSTOP)
-            before = cluster.scheduler.stats
-            await seen(lambda: cluster.scheduler.stats is not before and in_flight(cluster, "w2"), "requests hang")
+            before = cluster.scheduler.feed.first
+            await seen(lambda: cluster.scheduler.feed.first is not before and in_flight(cluster, "w2"), "requests hang")
             cluster.reconciler.let_go("w2")
             await seen(lambda: len(cluster.status().workers) == 2, "gone")
             await settled(cluster)

@@ -55,7 +55,6 @@ class RayPool(NumberedPool[RayWorker]):
         hang_timeout_s: float = 30.0,
         linger_s: float = 30.0,
         backoff_first_s: float = 0.2,
-        extra: tuple[str, ...] = (),
     ) -> None:
         super().__init__(repository, workers)
         if amount > 1 and amount != int(amount):
@@ -78,7 +77,6 @@ class RayPool(NumberedPool[RayWorker]):
             hang_timeout_s=float(hang_timeout_s),
             backoff_first_s=backoff_first_s,
             linger_s=float(linger_s),
-            extra=extra,
         )
         self._started = False
 
