@@ -235,7 +235,7 @@ def test_allocation_keys_written_as_tables_are_found() -> None:
 
 
 def test_gateway_json_has_every_field_and_round_trips() -> None:
-    loaded = parse(SMALL + "[dispatch]\nlambda = 0.5\nmax_attempts = 4\n[gateway]\nthreads = 2\n")
+    loaded = parse(SMALL + "[dispatch]\nlambda = 0.5\n[gateway]\nthreads = 2\n")
     text = gateway_json(loaded, ready_file=Path("/run/ready.json"))
     written = json.loads(text)
 
@@ -251,11 +251,12 @@ def test_gateway_json_has_every_field_and_round_trips() -> None:
     assert missing(proto.message("GatewayConfig"), written) == []
     message = json_format.Parse(text, proto.message("GatewayConfig")())
     assert getattr(message.dispatch, "lambda") == 0.5
-    assert message.max_attempts == 4
+    assert message.max_attempts == 3
     assert message.threads == 2
     assert message.ready_file == "/run/ready.json"
     assert message.max_message_bytes == 64 * 1024 * 1024
     assert message.health.retry_interval_ms == 250
+    assert message.limits.resets == 1000
 
 
 def test_gateway_files_must_exist(tmp_path: Path) -> None:
