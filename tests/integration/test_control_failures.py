@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import signal
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from arlo.config import gateway
 from arlo.control.plane import Cluster
 from arlo.control.reconcile import moves
 from arlo.planning.placement.assignment import assign
@@ -44,7 +44,9 @@ def move(cluster: Cluster, **wanted: int) -> None:
     cluster.reconciler.want(assign(allocation, cluster.reconciler.views()))
 
 
-async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_workers_killed_and_hanging(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = configure(
         tmp_path,
         runtime(16, 2, load_delay_ms=500),
@@ -53,7 +55,7 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
         hang_timeout_s=6,
     )
     # All three die at once: a row that meets each of them on its way has been sent three times then.
-    config = dataclasses.replace(config, dispatch=dataclasses.replace(config.dispatch, max_attempts=4))
+    monkeypatch.setitem(gateway.DISPATCH, "max_attempts", 4)
     async with cluster_of(config) as cluster:
         async with steady_load(endpoint(cluster)) as load:
             await settled(cluster)
