@@ -56,23 +56,18 @@ def run(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {"file": str(args.file), "ok": True}
     if not args.keys_only:
         from arlo.cli.recommend import load_manifest
-        from arlo.config.flow_variants import pipeline_name
         from arlo.config.gateway import gateway_message
-        from arlo.config.stages import cascade_name
-        from arlo.control.reconcile.choice import choose, servable
-        from arlo.control.reconcile.placement import plan_from_config
+        from arlo.control.mode import mode_of
 
         gateway_message(loaded)
-        manifest = servable(loaded, load_manifest(loaded))
-        found["model"] = loaded.model.name or manifest.model
-        if loaded.cascade is not None:
-            found["cascade"] = cascade_name(loaded.cascade)
-        if loaded.pipeline is not None:
-            found["pipeline"] = pipeline_name(loaded.pipeline)
-        if loaded.more_models:
-            found["models"] = [model.name for model in loaded.models]
-        found["serves"] = choose(loaded, manifest).text
-        found["instances"] = dict(plan_from_config(loaded, manifest).instances)
+        mode = mode_of(loaded, load_manifest(loaded))
+        found["model"] = mode.models[0]
+        if mode.whole is not None:
+            found[mode.kind] = mode.whole
+        if len(mode.models) > 1:
+            found["models"] = mode.models
+        found["serves"] = mode.choice.text
+        found["instances"] = dict(mode.first.instances if mode.first is not None else ())
     found["workers"] = loaded.worker_count
     if args.json:
         print_json(found)

@@ -89,12 +89,6 @@ class CascadeConfig:
         doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo status` "
         "and `arlo_cascade_drift_alarm`), or also go to the next point that agrees more often.",
     )
-    worker_watts: tuple[float, ...] = option(
-        default=(),
-        doc="Power that one worker's device takes, idle and fully busy: `[60, 400]`. Where the energy of answers "
-        "cannot be measured, it is modelled from these and from how busy the workers are, and called so.",
-        left_out="energy is told where a counter can be read: of the GPUs of this machine's workers, else its CPUs",
-    )
     seed: int = option(
         default=0,
         doc="Of the soft rule, which lets a row go on by chance.",
@@ -114,14 +108,6 @@ class CascadeConfig:
                 "cascade",
                 "answer_margin_ms",
                 f"must be below default_timeout_ms ({self.timeout_ms}), or no row ever goes on",
-            )
-        if self.worker_watts and not (
-            len(self.worker_watts) == 2 and 0 <= self.worker_watts[0] <= self.worker_watts[1] <= 100_000
-        ):
-            raise FieldError(
-                "cascade",
-                "worker_watts",
-                f"are two, idle and fully busy, ascending: [60, 400], not {list(self.worker_watts)}",
             )
         if any(not isinstance(count, int) or not 1 <= count <= 1000 for count in self.workers):
             raise FieldError("cascade", "workers", f"are 1 to 1000 for each stage, not {list(self.workers)}")

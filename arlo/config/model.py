@@ -163,9 +163,6 @@ class WorkersConfig:
         "loading on one disturbs the others of the same GPU.",
         left_out="all workers see all GPUs",
     )
-    log_verbose: int = option(
-        default=0, doc="Triton's --log-verbose: 0 is off, higher says more (kind `local`).", minimum=0, maximum=4
-    )
     start_timeout_s: int = option(
         default=60, doc="How long a worker may take to become live.", unit="s", minimum=1, maximum=3600
     )
@@ -316,12 +313,6 @@ class DispatchConfig:
         unit="batches",
         minimum=1,
         maximum=1024,
-    )
-    max_attempts: int = option(
-        default=3,
-        doc="Times one row may be sent to a worker, the first included; a row is sent again when its worker died.",
-        minimum=1,
-        maximum=100,
     )
     unavailable_grace_ms: int = option(
         default=5000,

@@ -153,7 +153,7 @@ async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
 async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
     """The records of the stages have nothing in common, whatever cascade.json says."""
     written(tmp_path)
-    more = 'shadow_share = 1.0\nshadow_max_busy = 1.0\ndrift = "raise"\nworker_watts = [60, 400]'
+    more = 'shadow_share = 1.0\nshadow_max_busy = 1.0\ndrift = "raise"'
     toml = SERVE.replace("slo_ms", f"{more}\nslo_ms", 1)
     (tmp_path / "serve.toml").write_text(toml)
     async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
@@ -178,7 +178,6 @@ async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
         out = (await status.communicate())[0].decode()
         assert "point safe" in out
         assert "DRIFT: shadow rows" in out
-        assert "J a row" in out  # by the model, or by a counter of this machine's
         served.process.send_signal(signal.SIGTERM)
         assert await served.wait() == 0
 

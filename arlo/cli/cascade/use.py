@@ -20,8 +20,9 @@ def run(args: argparse.Namespace) -> int:
     if (args.point is None) != args.reset:
         raise ConfigError("name an operating point, or give --reset for that of the configuration")
     config = configuration.load(args.config)
-    choose_point(config, args.point)
-    assert config.cascade is not None
+    if config.cascade is None:
+        raise ConfigError("this configuration serves no cascade: it has no [cascade]")
+    choose_point(config, config.cascade, args.point)
     from arlo.config.stages import cascade_manifest, cascade_name
 
     wanted = args.point or cascade_manifest(config.cascade.manifest).point(config.cascade.point).name

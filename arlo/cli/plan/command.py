@@ -83,15 +83,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         ("solver", "what solves it", ControlConfig.solver),
         # Not those of `arlo serve`: the paper's numbers come from Eq. 1, and no cluster waits for the answer.
         ("objective", "paper: Eq. 1 as printed; queueing: with waiting under random arrivals, exact only", "paper"),
-        ("solver_time_limit_s", "for each allocation", 60.0),
     ):
         how.add_argument(
-            "--" + key.removeprefix("solver_").replace("_", "-"),
-            default=default,
-            type=type(default),
-            metavar="S" if key.endswith("_s") else "NAME",
-            help=flag_help(ControlConfig, key, brief, default=default),
+            f"--{key}", default=default, metavar="NAME", help=flag_help(ControlConfig, key, brief, default=default)
         )
+    how.add_argument("--time-limit-s", type=float, default=60.0, metavar="S", help="for each allocation (default: 60)")
     add("--json", action="store_true", help="print JSON; for a range, an object with a list under `plans`")
     return parser
 

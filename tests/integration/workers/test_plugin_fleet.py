@@ -115,7 +115,7 @@ async def test_two_servers_with_the_plugin_are_one_fleet(tmp_path: Path) -> None
         )
         async with plain_triton(repository, second) as plain:
             cluster = await stack.enter_async_context(cluster_of(config, make_pool(config)))
-            assert "the plugin" in cluster.scheduler.choice.text
+            assert "the plugin" in cluster.mode.choice.text
             load = await stack.enter_async_context(steady_load(endpoint(cluster), rate=150, lengths=(1, 128)))
             await load.more(200)
             await ask(alone, 100)
