@@ -39,20 +39,14 @@ class StandIn:
 def open_stand_in(graph: Path, weights: Path, *, threads: int) -> StandIn:
     """Open a specialised graph, whose weights are the file `weights`, somewhere else. CompileError when it cannot."""
     import onnx
-    import onnxruntime
+
+    from arlo.templates.onnxruntime.session import open_session
 
     assert weights.name == WEIGHTS
-    proto = onnx.load(str(graph), load_external_data=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights.parent))
+    proto = rounded_after_each_node(onnx.load(str(graph), load_external_data=False)).SerializeToString()
+    place = {"session__model_external_initializers_file_folder_path": str(weights.parent)}
     try:
-        session = onnxruntime.InferenceSession(
-            rounded_after_each_node(proto).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = open_session(proto, threads, **place)
     except Exception as error:  # ONNX Runtime raises its own kinds
         raise CompileError(f"verify: ONNX Runtime does not open the graph in place of the engine ({error})") from error
     return StandIn(session)

@@ -111,11 +111,11 @@ class Session:
 
     def _open_on_cpu(self, path: Path, threads: int) -> None:
         """With one thread where rows are short; of a graph that takes any length there are two sessions."""
-        self._session = _open(path, threads, ["CPUExecutionProvider"])
+        self._session = open_session(path, threads)
         _, *size = self._session.get_inputs()[0].shape
         if threads == 1 or len(size) > 1 or (isinstance(size[0], int) and size[0] >= WIDE_TOKENS):
             return
-        narrow = _open(path, 1, ["CPUExecutionProvider"])
+        narrow = open_session(path, 1)
         if isinstance(size[0], int):
             self._session = narrow
         else:
@@ -133,7 +133,8 @@ class Session:
         }
         if max_rows:
             try:
-                session = _open(path, threads, [(CUDA, {**options, "enable_cuda_graph": "1"}), "CPUExecutionProvider"])
+                recording = (CUDA, {**options, "enable_cuda_graph": "1"})
+                session = open_session(path, threads, (recording, "CPUExecutionProvider"))
                 self._record(session, device_id, max_rows)
             except Exception as error:
                 # ONNX Runtime refuses graphs of which it would run a part on the CPU.
@@ -143,7 +144,7 @@ class Session:
                 return
         # A session made for recording holds memory for it: another one is opened.
         self._replays = {}
-        self._session = _open(path, threads, [(CUDA, options), "CPUExecutionProvider"])
+        self._session = open_session(path, threads, ((CUDA, options), "CPUExecutionProvider"))
         if CUDA not in self._session.get_providers():
             raise RuntimeError("ONNX Runtime cannot use the GPU: its log says which CUDA or cuDNN library is missing")
 
@@ -260,14 +261,21 @@ def rows_to_record(session: Any, max_rows: int) -> list[int]:
     return sorted(rows for rows in usual if rows <= max_rows)
 
 
-def _open(path: Path, threads: int, providers: list[Any]) -> Any:
+def open_session(
+    graph: Path | bytes, threads: int, providers: Sequence[Any] = ("CPUExecutionProvider",), **entries: str
+) -> Any:
+    """A session of ONNX Runtime for a file or a serialised graph; entries: of its configuration, dots as `__`."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # Instances share the cores of a machine: waiting threads must sleep, not spin.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    for key, value in entries.items():
+        options.add_session_config_entry(key.replace("__", "."), value)
+    return onnxruntime.InferenceSession(
+        graph if isinstance(graph, bytes) else str(graph), options, providers=list(providers)
+    )
 
 
 def _ones(session: Any, rows: int, tokens: int) -> dict[str, Array]:
