@@ -23,6 +23,7 @@ NO_GRAPH = "-1"
 # Tokens of all rows together from which a run has several threads. They save as large a part of a shorter run, and
 # take as much more of the cores; but that is over soon on one.
 WIDE_TOKENS = 128
+FREE_TOKENS = 16  # of a run that warms a session of any length up
 GRAPH_ROWS_BITS = 11  # of a graph's number, where there are several lengths; the rest is the length
 
 Array = NDArray[Any]
@@ -66,7 +67,7 @@ class Session:
         a graph that it does not take.
         """
         self.note = ""
-        self._lengths = tuple(lengths)
+        self._lengths, self._max_rows = tuple(lengths), max_rows
         self._replays: dict[tuple[int, int], Bound] = {}
         self._rows: list[int] = []  # counts that are recorded, ascending
         self._plain: Any = None  # run options of runs without a graph; None: the session's own
@@ -100,11 +101,11 @@ class Session:
         answers: list[Array] = session.run(list(wanted), dict(tensors), self._plain)
         return answers
 
-    def warm_up(self, max_rows: int, free_tokens: int) -> None:
-        """Run one row and `max_rows`, so that no request pays for the memory; `free_tokens` where any length goes."""
+    def warm_up(self) -> None:
+        """Run one row and a full batch, so that no request pays for the memory; a few tokens where any length goes."""
         tokens = self._session.get_inputs()[0].shape[1]
-        tokens = tokens if isinstance(tokens, int) else free_tokens
-        for rows in sorted({1, max_rows}):
+        tokens = tokens if isinstance(tokens, int) else FREE_TOKENS
+        for rows in sorted({1, self._max_rows}):
             self.run(self.outputs, _ones(self._session, rows, tokens))
         if self._narrow is not None:  # which these runs had, as far as they are small
             self._session.run(list(self.outputs), _ones(self._session, 1, tokens))
@@ -279,10 +280,14 @@ def open_session(
 
 
 def _ones(session: Any, rows: int, tokens: int) -> dict[str, Array]:
-    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding. `tokens`: where free."""
+    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding, and zeros for what has
+    another size than the first input, such as the number of a task. `tokens`: where free."""
+    first = session.get_inputs()[0].shape[1:]
     return {
-        entry.name: np.ones(
-            (rows, *(size if isinstance(size, int) else tokens for size in entry.shape[1:])), _TYPES[entry.type]
+        entry.name: np.full(
+            (rows, *(size if isinstance(size, int) else tokens for size in entry.shape[1:])),
+            entry.shape[1:] == first,
+            _TYPES[entry.type],
         )
         for entry in session.get_inputs()
     }
