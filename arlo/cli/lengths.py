@@ -23,7 +23,7 @@ requests of given lengths on a given device. The best set is found for each numb
 
 EPILOG = """examples:
   arlo lengths --repository minilm --histogram tweets
-  arlo lengths --latency-profile profile.json --histogram trace.csv --max-runtimes 12 --plot lengths.html
+  arlo lengths --latency-profile profile.json --histogram trace.csv --max-runtimes 12
   arlo lengths --latency-profile profile.json --histogram uniform:8:512 --lengths 128,512
   arlo lengths --max-length 512 --json | jq .chosen
   arlo lengths --adapted out/64 out/128 --worth-us 500 --histogram trace.csv
@@ -134,8 +134,8 @@ def _pairs(args: argparse.Namespace) -> int:
         raise ConfigError("--adapted and --worth-us go together: what is a point of accuracy worth, in microseconds?")
     if args.worth_us < 0:
         raise ConfigError(f"--worth-us is 0 or more, not {args.worth_us:g}")
-    if args.repository or args.latency_profile or args.lengths or args.plot:
-        raise ConfigError("--adapted has latencies and lengths of its own, and no --plot: leave the others out")
+    if args.repository or args.latency_profile or args.lengths:
+        raise ConfigError("--adapted has latencies and lengths of its own: leave the others out")
     if args.max_runtimes < 1:
         raise ConfigError(f"--max-runtimes must be 1 or more, not {args.max_runtimes}")
     engines = [
