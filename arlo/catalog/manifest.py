@@ -24,7 +24,7 @@ FORMAT = 2
 
 Role = Literal["ids", "mask", "other", "tensor"]
 Activation = Literal["softmax", "sigmoid", "identity", "tanh"]  # of logits; the names that the gateway knows, too
-AdaptationKind = Literal["none", "merge", "prune", "prompt", "prefix", "padding"]
+AdaptationKind = Literal["none", "merge", "prompt", "prefix"]
 
 MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
@@ -85,7 +85,7 @@ class Adaptation:
     @property
     def flips(self) -> bool:
         """Whether rounding decides which of two equally alike tokens goes, so that devices may differ in it."""
-        return self.kind in ("merge", "prune")
+        return self.kind == "merge"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,6 @@ def described(examined: Examined, subject: Subject) -> dict[str, Any]:
         "kind": plan.kind,
         "each": plan.merge,
         "schedule": list(plan.schedule),
-        "chosen": plan.chosen,
         "multiplications": plan.multiplications,
         "rows": len(right),
         "accuracy": float(right.mean()),

@@ -67,7 +67,6 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     from arlo.cli.adapt import Options, Repository, build, examiner_of, publish_variants, subject_of, telling
     from arlo.compile.adapt.fitted import Before, Fitted
     from arlo.compile.adapt.tasks import check_name
-    from arlo.compile.adapt.variant import rescheduled
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
     from arlo.compile.steps.repository import publish
@@ -87,9 +86,6 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     options = Options(source, out, lengths, args.rows, trained["way"], trained["epochs"])
     subject = subject_of(model, {name: args.data}, options, Before(known, int(result["room"])))
     plans = [subject.plan(each["each"], each["kind"], each["length"]) for each in result["variants"]]
-    for at, each in enumerate(result["variants"]):
-        if each.get("chosen"):  # what there is stays as it is
-            plans[at] = rescheduled(plans[at], each["schedule"], subject.width)
     # All of it is made beside what serves, and takes its place at the end.
     staged = out / ".added"
     shutil.rmtree(staged, ignore_errors=True)

@@ -305,9 +305,8 @@ def _summary(found: RuntimeFound) -> str:
         return "no configuration"
     kind = {"AUTO": "where Triton sees fit", "MODEL": "where the model says"}.get(triton.kind, f"on the {triton.kind}")
     parts = [f"backend {triton.backend}", f"{triton.instances} instance(s) {kind}"]
-    limit = "" if triton.max_queue_size is None else f", at most {triton.max_queue_size} waiting"
     if triton.batching:
-        parts.append(f"dynamic batching up to {triton.max_batch_size} rows{limit}")
+        parts.append(f"dynamic batching up to {triton.max_batch_size} rows")
     else:
         rows = f"up to {triton.max_batch_size} rows" if triton.max_batch_size > 1 else "one row"
         parts.append(f"{rows} a request")

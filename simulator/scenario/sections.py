@@ -157,9 +157,9 @@ class WorkloadSection:
     )
     trace: Path | None = option(
         default=None,
-        doc="A trace file, CSV or Parquet with arrived_at_s and length.",
+        doc="A trace file (CSV) with arrived_at_s and length.",
         left_out="drawn",
-        flag=Flag("FILE", "the requests of a trace (CSV or Parquet)"),
+        flag=Flag("FILE", "the requests of a trace (CSV)"),
     )
     tokens: Literal["context", "generated", "total"] | None = option(
         default=None,

@@ -66,7 +66,7 @@ async def test_tasks_and_a_further_one(source: Path, tmp_path: Path, monkeypatch
     monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
     out, port = tmp_path / "out", free_port("127.0.0.1")
     files = [f"{task}={write_data(tmp_path / f'{task}.jsonl', labels)}" for task, labels in TASKS.items()]
-    words = ["adapt", source, "--merge", "0,3", "--schedules", "chosen", "--length", "24", "--max-batch", "4"]
+    words = ["adapt", source, "--merge", "0,3", "--length", "24", "--max-batch", "4"]
     words += ["--slo-ms", "2000", "--out", out]
     await arlo(*words, *(word for file in files for word in ("--data", file)))
     result = read_adapted(out)

@@ -36,7 +36,7 @@ output [
   {{ name: "pooled" data_type: TYPE_FP32 dims: [ 8 ] }}
 ]
 instance_group [ {{ kind: KIND_GPU count: 2 }} ]
-dynamic_batching {{ default_queue_policy {{ max_queue_size: 64 }} }}
+dynamic_batching {{ }}
 model_warmup [ {{ name: "full" batch_size: 4 }} ]
 """
 VERIFIED = Verification(
@@ -135,7 +135,7 @@ def test_a_whole_repository(engines: Path) -> None:
     triton = first.triton
     assert triton is not None
     assert (triton.backend, triton.instances, triton.kind, triton.max_batch_size) == ("tensorrt", 2, "GPU", 4)
-    assert (triton.batching, triton.max_queue_size, triton.warmups) == (True, 64, 1)
+    assert (triton.batching, triton.warmups) == (True, 1)
     assert found.next_steps == (f'arlo serve serve.toml: with repository = "{engines}" in [model]',)
     assert inspect_repository(engines / "arlo.json").manifest == found.manifest
 
@@ -156,7 +156,7 @@ def test_what_people_read(engines: Path, capsys: pytest.CaptureFixture[str], mon
         "on 12 texts, on a GPU",
         "lowest cosine 0.999998 ",
         "labels that are the same: 99.96 %",
-        "2 instance(s) on the GPU, dynamic batching up to 4 rows, at most 64 waiting, 1 warm-up request(s)",
+        "2 instance(s) on the GPU, dynamic batching up to 4 rows, 1 warm-up request(s)",
         "every config.pbtxt agrees with the manifest",
         "a static runtime per length, on NVIDIA Something it is quicker",
         "64 tokens 0.64 1.28 5.12 2.00",

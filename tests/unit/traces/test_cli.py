@@ -66,7 +66,7 @@ def test_plots_load_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["make", "{}/t.txt"], ".csv or .parquet"),
+        (["make", "{}/t.txt"], "ends in .csv"),
         (["make", "{}/t.csv", "--rate", "fast"], "a rate is"),
         (["make", "{}/t.csv", "--segment", "burst"], "did you mean 'bursty'"),
         (["make", "{}/t.csv", "--burst", "3"], "burst cannot be set here"),
