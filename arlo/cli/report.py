@@ -15,8 +15,8 @@ EPILOG = """examples:
   arlo report monday/report.json tuesday/report.json --out both.html      one over the other
 
 These write result files: `arlo replay --out DIR` and `--report FILE.json`; `arlo simulate`, `arlo lengths` and
-`arlo trace inspect` with `--plot FILE.json`; `arlo compile --lengths-plot FILE.json`; `arlo cascade report` and
-`arlo flow report` with `--out FILE.json`. With a name in .html they write the page themselves.
+`arlo trace inspect` with `--plot FILE.json`; `arlo compile --lengths-plot FILE.json`; `arlo fit --report FILE.json`;
+`arlo flow report --out FILE.json`. With a name in .html they write the page themselves.
 """
 
 

@@ -3,7 +3,7 @@ arrived meanwhile (HybridServe section VI-C, per request of one row).
 
 Measured where a counter can be read: those of the GPUs that local workers are given, or see; where there are none, the
 machine's CPU packages, with all else that runs there. Modelled from how busy the workers are where none can, if
-`cascade.worker_watts` says of what: P_idle + u (P_max - P_idle); else by what `arlo cascade energy` wrote of the
+`cascade.worker_watts` says of what: P_idle + u (P_max - P_idle); else by what `arlo fit` wrote of the
 stages, without the time that workers wait. Else not known, and not said.
 """
 
@@ -102,7 +102,7 @@ class ModelledCounter:
 
 @dataclasses.dataclass(slots=True)
 class TableCounter:
-    """Joules of rows by what `arlo cascade energy` wrote of each stage, at the lengths that come: rows alone, and no
+    """Joules of rows by what `arlo fit` wrote of each stage, at the lengths that come: rows alone, and no
     time that workers wait."""
 
     tables: Sequence[tuple[Sequence[tuple[int, int, float]], str]]  # of each stage its energy_mj, and its name

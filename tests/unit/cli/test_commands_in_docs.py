@@ -68,6 +68,6 @@ def test_commands_and_options_exist(page: Path, known: dict[str, argparse.Argume
 
 
 def test_what_does_not_exist_is_found(known: dict[str, argparse.ArgumentParser]) -> None:
-    page = "by `arlo bench`, `arlo compile --signals\nimportance` and\n```sh\narlo cascade nothing x --json # a\n```\n"
+    page = "by `arlo bench`, `arlo compile --signals\nimportance` and\n```sh\narlo config nothing x --json # a\n```\n"
     wrong = [each for command in commands(page) for each in wrong_in(command, known)]
-    assert wrong == ["cascade nothing", "bench", "compile --signals"]
+    assert wrong == ["config nothing", "bench", "compile --signals"]
