@@ -86,7 +86,7 @@ class CascadeConfig:
     )
     drift: Literal["alarm", "raise", "off"] = option(
         default="alarm",
-        doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo status` "
+        doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo top` "
         "and `arlo_cascade_drift_alarm`), or also go to the next point that agrees more often.",
     )
     worker_watts: tuple[float, ...] = option(

@@ -171,7 +171,7 @@ async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
         assert said.count('"cascade_drift"') == 2  # of the one point, then of the other
         assert '"cascade_point_raised"' in said
         status = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "status", "--admin", served.ready["admin"]),
+            *(sys.executable, "-m", "arlo.cli", "top", "--once", "--admin", served.ready["admin"]),
             *("--control", served.ready["control"]),
             stdout=asyncio.subprocess.PIPE,
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from arlo.cascade.study import Study
 
 
-def calibrate(study: Study, kind: str, bins: tuple[int, ...]) -> dict[str, Any]:
+def calibrate(study: Study, kind: Any, bins: tuple[int, ...]) -> dict[str, Any]:
     """`kind`: of calibrator, or auto; `bins`: longest rows of length bins. ConfigError where texts are too few."""
     from arlo.cascade import calibration as fitting
     from arlo.cascade.decide import in_order

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import math
 import sys
 from pathlib import Path
@@ -73,6 +74,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--report", type=Path, metavar="FILE", help="write a page (.html), or a file for `arlo report` (.json)")
     add("--json", action="store_true", help="print JSON")
 
+    _more(parser)
+    return parser
+
+
+def _more(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how it is fitted").add_argument
     how(
         "--split",
@@ -120,7 +126,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     other("--temperatures", action="store_true", help="with --from: the temperatures and every point, in their place")
     other("--variants", action="store_true", help="write accuracies of variants of one stage, for a flow's `records`")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -209,16 +214,12 @@ class Fit:
     def _energy(self) -> None:
         from arlo.cli.fit.energy import stage_energy
 
-        stages = []
+        watts, threads, stages = self.args.watts, self.args.threads, []
         for stage in self.cascade.stages:
-            repository = self.folder / stage.repository
-            found = self.steps.run(
-                f"energy of {stage.name}",
-                [stage.manifest_sha256, self.args.watts, self.args.threads],
-                lambda name=stage.name, at=repository: stage_energy(
-                    name, at, watts=self.args.watts, threads=self.args.threads
-                ),
+            make = functools.partial(
+                stage_energy, stage.name, self.folder / stage.repository, watts=watts, threads=threads
             )
+            found = self.steps.run(f"energy of {stage.name}", [stage.manifest_sha256, watts, threads], make)
             points = tuple((int(a), int(b), float(mj)) for a, b, mj in found["energy_mj"])
             stages.append(dataclasses.replace(stage, energy_mj=points, energy_source=found["energy_source"]))
         self.cascade = dataclasses.replace(self.cascade, stages=tuple(stages))

@@ -47,7 +47,9 @@ def stage_energy(
 def _places(runtime: Runtime) -> list[tuple[int, int]]:
     """(tokens, rows) of which the latency was measured; of a static runtime at its length. ConfigError without any."""
     if not runtime.latency:
-        raise ConfigError(f"runtime {runtime.name} was not measured on a device yet: `arlo profile` does that first")
+        raise ConfigError(
+            f"runtime {runtime.name} was not measured on a device yet: `arlo compile profile` does that first"
+        )
     at = {(p.length if runtime.dynamic else runtime.max_length, p.batch) for p in runtime.latency}
     return sorted({place for place in at if place[1] <= runtime.max_batch} | {(runtime.max_length, 1)})
 

@@ -45,4 +45,4 @@ def _curve(found: Found) -> list[list[float]]:
     """At most CURVE_POINTS of the front."""
     front = found.front
     at = np.unique(np.linspace(0, len(front) - 1, min(CURVE_POINTS, len(front))).round().astype(np.int64))
-    return np.stack([front.accuracy[at], front.cost[at]], axis=1).tolist()
+    return [list(each) for each in zip(front.accuracy[at].tolist(), front.cost[at].tolist(), strict=True)]

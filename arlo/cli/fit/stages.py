@@ -41,15 +41,15 @@ def wanted_of(args: argparse.Namespace) -> Wanted:
     first = Path(args.models[0])
     if len(args.models) == 1 and (first.is_file() or (first / FILE_NAME).is_file()):
         out = args.out or (first / FILE_NAME if first.is_dir() else first)
-        before = CascadeManifest.load(first, check_repositories=False)
-        kept = {s.name: tuple(before.labels[i] for i in s.label_order) for s in before.stages if s.label_order}
+        found = CascadeManifest.load(first, check_repositories=False)
+        kept = {s.name: tuple(found.labels[i] for i in s.label_order) for s in found.stages if s.label_order}
         return Wanted(
             out=out,
-            repositories={stage.name: folder_of(first) / stage.repository for stage in before.stages},
-            name=args.name or before.name,
-            labels=given or before.labels,
+            repositories={stage.name: folder_of(first) / stage.repository for stage in found.stages},
+            name=args.name or found.name,
+            labels=given or found.labels,
             orders=orders or kept,
-            before=before,
+            before=found,
         )
     pairs = [_stage(text) for text in args.models]
     if len(dict(pairs)) < len(pairs):

@@ -69,7 +69,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     what.add_argument("--latency-ms", metavar="MS,MS,...", help="latency of one request at each maximum length")
     what.add_argument("--repository", type=Path, metavar="DIR", help="the static runtimes of a Triton repository")
     what.add_argument(
-        "--profile", type=Path, metavar="FILE", help="latencies measured by `arlo profile`; alone, or for --repository"
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="latencies measured by `arlo compile profile`; alone, or for --repository",
     )
 
     load = parser.add_argument_group("demand")

@@ -74,7 +74,7 @@ def choose(config: Config, manifest: Manifest) -> Choice:
         return Choice("static", 'deployment.runtimes is "static"', _levels(static))
     advice = manifest.recommendation
     if advice is None:
-        why = missing(manifest) or "nothing is recommended: `arlo profile REPOSITORY --update` compares them"
+        why = missing(manifest) or "nothing is recommended: `arlo compile profile REPOSITORY --update` compares them"
         return Choice("static", why, _levels(static))
     return Choice(
         advice.serve, f"{advice.why} ({advice.device})", everywhere if advice.serve == "dynamic" else _levels(static)
@@ -263,7 +263,7 @@ def _held(held: Holding, all_of_them: int, memory_mb: int, over: str) -> str:
 def _unmeasured(config: Config, names: list[str]) -> ConfigError:
     return ConfigError(
         f"no latency of {', '.join(names)} was measured, as no device ran it when it was built: run "
-        f"`arlo profile {config.model.repository} --update` on this machine first"
+        f"`arlo compile profile {config.model.repository} --update` on this machine first"
     )
 
 

@@ -1,4 +1,4 @@
-"""Every `arlo ...` command and option in the documents is one that the program has."""
+"""Every `arlo ...` command and option in the documents, and in texts of the program, is one that the program has."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ from arlo.cli.commands import BY_NAME, nested
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FOLDERS = (
+    "arlo",
+    "compile",
+    "simulator",
+    "traces",
+    "triton_repo",
+    "src",
+    "proto",
+    "deploy",
+    "examples",
+    "benchmarks",
+    "tools",
+)
+KINDS = {".py", ".h", ".cc", ".proto", ".toml", ".yaml", ".yml", ".md", ".txt"}
 
 
 def commands(page: str) -> Iterator[str]:
@@ -40,7 +54,8 @@ def wrong_in(command: str, known: dict[str, argparse.ArgumentParser]) -> list[st
         return []  # COMMAND, --help, ...
     if name not in known:
         return [name]
-    parser = known[name]
+    name = next((each for each in (" ".join([name, *words[1:2]]).strip(",.)"),) if each in known), name)
+    parser, words = known[name], words[name.count(" ") :]
     wrong = []
     choices = {c for action in parser._actions if action.dest in ("action", "what") for c in action.choices or ()}
     if choices and len(words) > 1 and re.fullmatch(r"[a-z][a-z-]*", words[1]) and words[1] not in choices:
@@ -65,6 +80,18 @@ def test_commands_and_options_exist(page: Path, known: dict[str, argparse.Argume
     text = page.read_text()
     wrong = [each for command in commands(text) for each in wrong_in(command, known)]
     assert not wrong
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_commands_in_texts_exist(folder: str, known: dict[str, argparse.ArgumentParser]) -> None:
+    files = [path for path in (ROOT / folder).rglob("*") if path.suffix in KINDS and path.is_file()]
+    assert files
+    wrong = {
+        str(path.relative_to(ROOT)): found
+        for path in files
+        if (found := [e for c in re.findall(r"`arlo\s+([^`]+)`", path.read_text()) for e in wrong_in(c, known)])
+    }
+    assert wrong == {}
 
 
 def test_what_does_not_exist_is_found(known: dict[str, argparse.ArgumentParser]) -> None:

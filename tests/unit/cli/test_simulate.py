@@ -291,7 +291,7 @@ def test_parquet_rows_or_what_is_missing(tmp_path: Path, capsys: Capture) -> Non
 
 def emulated(folder: Path, *arguments: str) -> str:
     """A repository of emulated runtimes."""
-    assert main(["emulate", "--out", str(folder), *arguments]) == 0
+    assert main(["compile", "emulate", "--out", str(folder), *arguments]) == 0
     return str(folder)
 
 

@@ -182,7 +182,7 @@ def test_the_whole_way(
     other = tmp_path / "other.jsonl"
     texts = [json.loads(line) for line in data.read_text().splitlines()]
     other.write_text("".join(json.dumps(one | {"label": "xyz"[i % 3]}) + "\n" for i, one in enumerate(texts)))
-    assert main(["task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
+    assert main(["adapt", "task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
     after = json.loads((out / "adapt.json").read_text())["variants"]
     assert [each["schedule"] for each in after] == [each["schedule"] for each in found]
 
