@@ -29,7 +29,7 @@ EPILOG = """examples:
   arlo serve serve.toml --json         one JSON line on standard output when ready, for scripts
   arlo config check serve.toml         only check
 
-docs/configuration.md describes the file. `arlo status serve.toml` shows what it does."""
+docs/configuration.md describes the file. `arlo top --once serve.toml` shows what it does."""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -116,7 +116,7 @@ def how_to_try(cluster: Cluster, config: Config) -> str:
 
 try it:
   arlo top --control {reachable(cluster.http_address)}
-  arlo status --admin {reachable(cluster.addresses.admin)}
+  arlo top --once --admin {reachable(cluster.addresses.admin)}
   curl http://{http}/readyz
   python -c 'from arlo.client import Client; print({client}).{mode.call}({row}))'
 

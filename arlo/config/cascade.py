@@ -11,7 +11,7 @@ from arlo.config.field import FieldError, option, section
 @section("cascade")
 class CascadeConfig:
     """One model that several answer, from the cheapest to the best, instead of [model]. Its stages, and when a row goes
-    on from one to the next, are in a file that `arlo cascade` wrote."""
+    on from one to the next, are in a file that `arlo fit` wrote."""
 
     manifest: Path = option(
         doc="`cascade.json`, or the folder that it is in. The repositories of the stages lie where it says."
@@ -34,7 +34,7 @@ class CascadeConfig:
     )
     point: str | None = option(
         default=None,
-        doc="Operating point: how much is spent for how much accuracy (`arlo cascade report` shows the choice).",
+        doc="Operating point: how much is spent for how much accuracy (`arlo fit --report` shows the choice).",
         left_out="the default one of `cascade.json`",
     )
     workers: tuple[int, ...] = option(
@@ -68,7 +68,7 @@ class CascadeConfig:
         default=None,
         doc='With `price = "auto"`: another operating point, and at no price a row has to be less sure than at this '
         "other one.",
-        left_out="as far as the prices of the point go, which `arlo cascade search` found",
+        left_out="as far as the prices of the point go, which `arlo fit` found",
     )
     shadow_share: float = option(
         default=0.0,
@@ -86,7 +86,7 @@ class CascadeConfig:
     )
     drift: Literal["alarm", "raise", "off"] = option(
         default="alarm",
-        doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo status` "
+        doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo top` "
         "and `arlo_cascade_drift_alarm`), or also go to the next point that agrees more often.",
     )
     seed: int = option(

@@ -26,7 +26,7 @@ class ModelConfig:
     static runtimes of each, and executes one batch of one of them at a time; or with `workers` each on its own."""
 
     repository: Path = option(
-        doc="Triton model repository that `arlo compile` (or `arlo emulate`) wrote; holds `arlo.json`."
+        doc="Triton model repository that `arlo compile` (or `arlo compile emulate`) wrote; holds `arlo.json`."
     )
     slo_ms: int = option(
         doc="Latency that a request should be answered within; decides on_time and late, and each runtime's capacity.",
@@ -48,7 +48,7 @@ class ModelConfig:
     )
     latency_profile: Path | None = option(
         default=None,
-        doc="Latency profile that `arlo profile` wrote.",
+        doc="Latency profile that `arlo compile profile` wrote.",
         left_out="the latencies in `arlo.json`",
         relation="of this repository, with all its runtimes",
     )
@@ -233,10 +233,10 @@ class DeploymentConfig:
     runtimes: Literal["recommended", "static", "dynamic", "bundle"] = option(
         default="recommended",
         doc="What the workers serve where neither `allocation` nor `dynamic` says it. `recommended`: what `arlo "
-        "compile` or `arlo profile` measured to be quicker on this device (`arlo inspect` shows it), static runtimes "
-        "where nothing was compared, and these as `bundle` where `workers.memory_mb` holds more than one; on fixed "
-        "`workers.endpoints` that run the plugin, the bundle that it has. `static`: a runtime per length, "
-        "allocated by [control]. `dynamic`: every worker serves the dynamic-shape runtime, and "
+        "compile` or `arlo compile profile` measured to be quicker on this device (`arlo compile inspect` shows it), "
+        "static runtimes where nothing was compared, and these as `bundle` where `workers.memory_mb` holds more than "
+        "one; on fixed `workers.endpoints` that run the plugin, the bundle that it has. `static`: a runtime per "
+        "length, allocated by [control]. `dynamic`: every worker serves the dynamic-shape runtime, and "
         "nothing is allocated. `bundle`: every worker holds the static runtimes, all or those that fit "
         "`workers.memory_mb` and save most, and each row takes that of its length; nothing is allocated either.",
         relation="`dynamic` and `bundle` go without `allocation`, `static` and `bundle` without `dynamic` instances",

@@ -1,4 +1,4 @@
-"""Stages of tensors for tests: what `arlo wrap` is told of them, and requests for them."""
+"""Stages of tensors for tests: what `arlo compile wrap` is told of them, and requests for them."""
 
 from __future__ import annotations
 

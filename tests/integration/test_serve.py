@@ -96,7 +96,7 @@ class Load:
 
 
 def status(one: Serving) -> dict[str, Any]:
-    command = [sys.executable, "-m", "arlo.cli", "status", "--admin", one.ready["admin"], "--json"]
+    command = [sys.executable, "-m", "arlo.cli", "top", "--once", "--admin", one.ready["admin"], "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     (found["stats"],) = found["stats"].values()
@@ -259,7 +259,16 @@ async def test_a_gateway_of_its_own_outlives_the_control_process(folder: Path) -
     ready_file = folder / "ready.json"
     mark = uuid.uuid4().hex
     gateway = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "arlo.cli", "gateway", str(folder / "serve.toml"), "--ready-file", str(ready_file)),
+        *(
+            sys.executable,
+            "-m",
+            "arlo.cli",
+            "serve",
+            "gateway",
+            str(folder / "serve.toml"),
+            "--ready-file",
+            str(ready_file),
+        ),
         env={**os.environ, MARK: mark},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

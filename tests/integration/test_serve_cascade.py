@@ -171,7 +171,7 @@ async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
         assert said.count('"cascade_drift"') == 2  # of the one point, then of the other
         assert '"cascade_point_raised"' in said
         status = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "status", "--admin", served.ready["admin"]),
+            *(sys.executable, "-m", "arlo.cli", "top", "--once", "--admin", served.ready["admin"]),
             *("--control", served.ready["control"]),
             stdout=asyncio.subprocess.PIPE,
         )
@@ -189,7 +189,7 @@ async def test_another_point_is_chosen_while_rows_come(tmp_path: Path) -> None:
 
     async def use(served: Any, *words: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "cascade", "use", str(tmp_path / "serve.toml"), *words),
+            *(sys.executable, "-m", "arlo.cli", "config", "use", str(tmp_path / "serve.toml"), *words),
             *("--admin", served.ready["admin"]),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -266,7 +266,7 @@ async def test_another_point_brings_another_plan(tmp_path: Path) -> None:
                 await asyncio.sleep(0.2)
         assert [plan["reason"] for plan in served.events("plan")] == ["start"]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "cascade", "use", str(tmp_path / "serve.toml"), "safe"),
+            *(sys.executable, "-m", "arlo.cli", "config", "use", str(tmp_path / "serve.toml"), "safe"),
             *("--admin", served.ready["admin"]),
         )
         assert await process.wait() == 0

@@ -81,7 +81,7 @@ def _kind(config: Config, manifest: Manifest) -> tuple[Kind, str]:
     if wanted.runtimes == "static":
         return "static", 'deployment.runtimes is "static"'
     if advice is None:
-        nothing = "nothing is recommended: `arlo profile REPOSITORY --update` compares them"
+        nothing = "nothing is recommended: `arlo compile profile REPOSITORY --update` compares them"
         return "static", missing(manifest) or nothing
     return advice.serve, f"{advice.why} ({advice.device})"
 
@@ -241,7 +241,7 @@ def _check_measured(config: Config, runtimes: Sequence[Runtime]) -> None:
     if names := [runtime.name for runtime in runtimes if not runtime.latency]:
         raise ConfigError(
             f"no latency of {', '.join(names)} was measured, as no device ran it when it was built: run "
-            f"`arlo profile {config.model.repository} --update` on this machine first"
+            f"`arlo compile profile {config.model.repository} --update` on this machine first"
         )
 
 

@@ -33,6 +33,6 @@ class AuditWatch:
                 rows=audit.rows,
                 differ=audit.rows - audit.agreed,
                 allowed=round(audit.may_differ, 1),
-                advice="measure again on labelled rows of today (`arlo accuracy`) what each variant gets right",
+                advice="measure again on labelled rows of today (`arlo fit --variants`) what each variant gets right",
             )
         self._said = audit.alarm

@@ -1,4 +1,4 @@
-"""The operating point that `arlo cascade use` has chosen for a cascade that is served: in force within a second.
+"""The operating point that `arlo config use` has chosen for a cascade that is served: in force within a second.
 
 The name of the point lies in a file of workers.run_dir, where it outlives the control plane. The gateway takes it up
 between two decisions; no worker moves for it.

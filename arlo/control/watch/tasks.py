@@ -1,4 +1,4 @@
-"""Tasks that `arlo task add` has added to the engines of a pipeline that is served: taken up without a restart.
+"""Tasks that `arlo adapt task add` has added to the engines of a pipeline that is served: taken up without a restart.
 
 The engines were put in place of those that serve, with the same tasks by the same numbers and further ones. Triton
 loads a model that it serves anew and answers with the old one meanwhile; only when all workers have the new ones does
@@ -117,7 +117,7 @@ def _added(before: Manifest, after: Manifest) -> list[str]:
         added |= dict.fromkeys(more[len(names) :])
     counts = {len(each.tasks) for each in after.models}
     if added and len(counts) > 1:
-        raise ConfigError("some variants have more tasks than others: wait for `arlo task add`, or run it again")
+        raise ConfigError("some variants have more tasks than others: wait for `arlo adapt task add`, or run it again")
     return list(added)
 
 

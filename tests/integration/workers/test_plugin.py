@@ -498,7 +498,7 @@ async def test_the_logical_model_is_unloaded_when_all_are_answered(plugin: Plugi
 
 @pytest.mark.parametrize("further", [(), ("--allow-http=false", "--allow-metrics=false")])
 async def test_the_commands(tmp_path: Path, further: tuple[str, ...]) -> None:
-    """`arlo emulate --plugin` writes what `arlo triton` serves until Ctrl-C; its own options count."""
+    """`arlo compile emulate --plugin` writes what `arlo serve triton` serves until Ctrl-C; its own options count."""
     arlo = Path(sys.executable).parent / "arlo"
     written = await asyncio.create_subprocess_exec(
         arlo, "emulate", "--out", tmp_path / "emu", "--max-lengths", "64", "--latency-ms", "1", "--plugin"

@@ -1,5 +1,5 @@
-"""From one server with the plugin to a fleet: the gateway in front of two, one as `arlo triton` starts it and one as
-deploy/plugin/docker-compose.yml does, on the repository that each of them serves by itself."""
+"""From one server with the plugin to a fleet: the gateway in front of two, one as `arlo serve triton` starts it and one
+as deploy/plugin/docker-compose.yml does, on the repository that each of them serves by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operating point that `arlo cascade use` writes down: when it is taken up, and when it is not."""
+"""The operating point that `arlo config use` writes down: when it is taken up, and when it is not."""
 
 from __future__ import annotations
 

@@ -83,12 +83,12 @@ def test_bind_mounts_exist(compose: dict[str, Any]) -> None:
 def test_gateway_and_control_commands_are_arlos(compose: dict[str, Any]) -> None:
     """The command of each container, run here up to the file that it names."""
     for name in ("gateway", "control"):
-        program, command, file = compose["services"][name]["command"]
+        program, *command, file = compose["services"][name]["command"]
         assert program == "arlo"
         assert file == "/etc/arlo/arlo.toml"
-        help_text = run_arlo(command, "--help")
+        help_text = run_arlo(*command, "--help")
         assert help_text.returncode == 0, help_text.stderr
-        missing = run_arlo(command, "/nonexistent/arlo.toml")
+        missing = run_arlo(*command, "/nonexistent/arlo.toml")
         assert missing.returncode == 2
         assert "/nonexistent/arlo.toml does not exist" in missing.stderr
     dockerfile = (DEPLOY / "Dockerfile").read_text()

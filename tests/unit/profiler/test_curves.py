@@ -66,7 +66,7 @@ def test_dynamic_is_read_at_a_length() -> None:
 
 
 def test_no_points_and_bad_lengths_are_refused() -> None:
-    with pytest.raises(ConfigError, match="m_len64 has no latency profile: measure it with `arlo profile`"):
+    with pytest.raises(ConfigError, match="m_len64 has no latency profile: measure it with `arlo compile profile`"):
         curve(runtime())
     with pytest.raises(ConfigError, match="at least 1 token"):
         curve(runtime((64, 1, 1), dynamic=True), 0)

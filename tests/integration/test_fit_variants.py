@@ -1,4 +1,4 @@
-"""`arlo accuracy` on real Triton workers, and a flow that takes its accuracies from there."""
+"""`arlo fit --variants` on real Triton workers, and a flow that takes its accuracies from there."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_what_variants_make_of_the_same_rows(tmp_path: Path, capsys: pytest.Capt
     data, out = tmp_path / "texts.jsonl", tmp_path / "records"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     capsys.readouterr()
-    command = ["accuracy", str(tmp_path / "small"), str(tmp_path / "large"), "--data", str(data), "--out", str(out)]
+    command = ["fit", "--variants", *(str(tmp_path / each) for each in ("small", "large")), "--data", str(data)]
+    command += ["--records", str(out)]
     assert main([*command, "--labels", "x,y,z", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     found = Outcomes.load(out)
@@ -67,12 +68,12 @@ def test_what_variants_make_of_the_same_rows(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "flow.toml").write_text(FLOW)
     flow = load_flow(tmp_path / "flow.toml")
     assert flow.stages[0].variants[0].accuracy == found.accuracy("small", (16, 48))
-    assert main(["flow", "plan", str(tmp_path / "flow.toml"), "--demand", "10", "--json"]) == 0
+    assert main(["plan", "flow", str(tmp_path / "flow.toml"), "--demand", "10", "--json"]) == 0
     once = float(np.mean(found.variants["small"].correct))
     assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(once), "counted: not the square of it"
 
     assert main([*command, "--labels", "x,y"]) == 2  # a label is 2
     assert "is none of" in capsys.readouterr().err
     (out / "outcomes.npz").write_bytes(b"no")
-    assert main(["flow", "plan", str(tmp_path / "flow.toml"), "--demand", "10"]) == 2
+    assert main(["plan", "flow", str(tmp_path / "flow.toml"), "--demand", "10"]) == 2
     assert "is damaged" in capsys.readouterr().err

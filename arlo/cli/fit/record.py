@@ -1,11 +1,10 @@
-"""`arlo cascade record`: every stage on every text, on a real worker, one text at a time; kept as it comes.
+"""Texts run through compiled engines on real workers, one text at a time; what they say is kept as it comes.
 
-Stages take turns of PART texts, so that what else the machine does meanwhile slows all of them alike.
+Engines take turns of PART texts, so that what else the machine does meanwhile slows all of them alike.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import functools
@@ -21,15 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.cascade.study import HOW
+from arlo.cascade.records import engine_hash
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.cli.cascade.common import names, numbers, opened, within
-from arlo.cli.text import print_json
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
     from arlo.cascade.manifest import CascadeManifest
+    from arlo.cascade.prune import Vocabulary
     from arlo.cascade.records import Data, Recorded, Records
     from arlo.profiler.wire import WorkerClient
 
@@ -37,156 +35,112 @@ PART = 256  # rows that are written at a time
 WARM = 5  # calls of each runtime that are not counted
 
 Tokens = tuple[NDArray[np.int64], NDArray[np.int64] | None]  # ids and type ids of a row
+Cut = Callable[["Vocabulary", NDArray[np.int64], int, int], NDArray[np.int64]]  # of ids, so many, a row: places to keep
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """Texts for one stage: whole, or as a stage before left them."""
+    """Texts for one repository: whole, or as the stage before left them."""
 
-    stage: int
-    importance: bool  # whether the next stage may need it
-    key: str
+    repository: Path
+    key: str  # of its records
     what: str
     rows: tuple[int, ...]  # that are not recorded yet
-    places: Callable[[int], NDArray[np.int64] | None]  # of the tokens of a row that are kept; None: all
+    importance: bool = False  # whether it is asked for
+    places: Callable[[int], NDArray[np.int64] | None] = lambda _: None  # of a row's tokens that are kept; None: all
 
 
-def run(args: argparse.Namespace) -> int:
-    """Record what is missing."""
-    cascade, folder, data, records = opened(args)
-    chosen = names(args.stages) or tuple(stage.name for stage in cascade.stages)
-    if unknown := set(chosen) - {stage.name for stage in cascade.stages}:
-        raise ConfigError(
-            f"--stages names {min(unknown)!r}; the cascade has: {', '.join(s.name for s in cascade.stages)}"
-        )
-    if args.threads is not None and not 1 <= args.threads <= 256:
-        raise ConfigError(f"--threads must be from 1 to 256, not {args.threads}")
-    numbers_of = [s for s, stage in enumerate(cascade.stages) if stage.name in chosen]
-    alphas = numbers(args.alphas, "--alphas")
-    for alpha in alphas:
-        within(alpha, 0.01, 100, "--alphas")
-    jobs = Jobs(cascade, folder, data, records)
-    if args.through is not None:
-        return _through(args, jobs, numbers_of)
-    _record(jobs, [jobs.whole(s) for s in numbers_of], threads=args.threads or 1)
-    later = [s for s in numbers_of if s > 0]
-    for alpha in alphas:
-        for how in HOW if args.baselines else ("importance",):
-            for s in later:
-                jobs.take_whole(jobs.pruned(s, alpha, how))
-            _record(jobs, [jobs.pruned(s, alpha, how) for s in later], threads=args.threads or 1)
-    return _told(args, jobs, numbers_of)
+def whole(name: str, repository: Path, data: Data, records: Records, *, importance: bool = False) -> Job:
+    """Every text, as it is."""
+    key = records.key(name, engine_hash(Manifest.load(repository)))
+    return Job(repository, key, name, left(key, data, records), importance)
 
 
-def _through(args: argparse.Namespace, jobs: Jobs, stages: list[int]) -> int:
-    """Of a gateway; 1 where texts are left that another stage has answered."""
-    from arlo.cli.cascade import asked
-
-    if args.alphas or args.baselines or args.threads is not None:
-        raise ConfigError(
-            "--through takes the gateway's answers, which have no importance, from its workers: leave out --alphas, "
-            "--baselines and --threads, and record pruned texts on a worker of your own"
-        )
-    model = args.model or jobs.cascade.name
-    asked.check(jobs.cascade, stages, target=args.through, model=model)
-    left = 0
-    for s in stages:
-        others = asked.record(jobs, s, target=args.through, model=model)
-        left += others
-        if others:
-            print(
-                f"arlo: warning: {others} texts were not answered by stage {jobs.cascade.stages[s].name}: its workers "
-                "were away, or an earlier stage was sure of them beyond doubt. The same command asks for them again; "
-                "without --through they are recorded on a worker of your own",
-                file=sys.stderr,
-            )
-    return _told(args, jobs, stages) or int(left > 0)
+def left(key: str, data: Data, records: Records) -> tuple[int, ...]:
+    """Numbers of the texts that are not recorded yet."""
+    there = set(records.rows(key).tolist())
+    return tuple(row for row in range(len(data.examples)) if row not in there)
 
 
-def _told(args: argparse.Namespace, jobs: Jobs, stages: list[int]) -> int:
-    cascade, texts = jobs.cascade, len(jobs.data.examples)
-    counts = {cascade.stages[s].name: len(jobs.records.rows(jobs.whole(s).key)) for s in stages}
-    if args.json:
-        print_json({"texts": texts, "recorded": counts})
-    elif min(counts.values(), default=texts) < texts:
-        print("recorded: " + ", ".join(f"{count} of {texts} texts of {name}" for name, count in counts.items()))
-    else:
-        print(f"{texts} texts recorded of {', '.join(counts)}")
-    return 0
-
-
-class Jobs:
-    """What there is to do for each stage and kind of pruning."""
+class Stages:
+    """What there is to record of a cascade. `folder`: of its cascade.json."""
 
     def __init__(self, cascade: CascadeManifest, folder: Path, data: Data, records: Records) -> None:
-        self.cascade, self.folder, self.data, self.records = cascade, folder, data, records
+        self._cascade, self._folder, self._data, self._records = cascade, folder, data, records
+
+    def record(self, alphas: Sequence[float], *, threads: int) -> None:
+        """Whole texts, then texts pruned with each alpha; what is recorded already is kept."""
+        self.run([self.whole(s) for s in range(len(self._cascade.stages))], threads=threads)
+        for alpha in alphas:
+            self.run([self.pruned(s, alpha) for s in range(1, len(self._cascade.stages))], threads=threads)
+
+    def run(self, work: Sequence[Job], *, threads: int) -> None:
+        """Run jobs on workers."""
+        record(work, self._data, self._records, threads=threads)
 
     def whole(self, stage: int) -> Job:
-        """Texts as they are."""
-        from arlo.cascade.study import stage_key
+        """Texts as they are; with importance where the next stage may need it."""
+        each = self._cascade.stages[stage]
+        repository = self._folder / each.repository
+        return whole(each.name, repository, self._data, self._records, importance=self._asked(stage))
 
-        key = stage_key(self.cascade, self.folder, self.records, stage)
-        return Job(stage, self._asked(stage), key, self.cascade.stages[stage].name, self._left(key), lambda _: None)
-
-    def pruned(self, stage: int, alpha: float, how: str) -> Job:
-        """Texts as the stage before leaves them; of the baselines, as many tokens of them."""
-        from arlo.cascade.prune import Rewording, first_words, prune, random_words
+    def pruned(
+        self, stage: int, alpha: float, how: str = "importance", *, to_level: bool = True, cut: Cut | None = None
+    ) -> Job:
+        """Texts as the stage before leaves them. `how`: the name of the records; `cut`: which tokens are kept
+        instead of the important ones, as many of them."""
+        from arlo.cascade.prune import Rewording, prune
         from arlo.cascade.spec import Prune
         from arlo.cascade.study import pruned_variant, stage_key
 
-        cascade, source = self.cascade, stage - 1
+        cascade, folder, source = self._cascade, self._folder, stage - 1
         names = (cascade.stages[source].name, cascade.stages[stage].name)
         if cascade.stages[source].importance is None:
             raise ConfigError(
                 f"stage {names[0]} has no output importance, so nothing can be pruned after it: compile it with "
                 "`arlo compile --importance`, or leave out --alphas"
             )
-        said = self.records.load(stage_key(cascade, self.folder, self.records, source))
-        if said is None or len(said.row) < len(self.data.examples):
-            raise ConfigError(f"stage {names[0]} must be recorded on whole texts first: leave out --stages")
+        said = self._records.load(stage_key(cascade, folder, self._records, source))
+        if said is None or len(said.row) < len(self._data.examples):
+            raise ConfigError(f"stage {names[0]} must be recorded on whole texts first")
         groups = [cascade.stages[at].tokenizer_group for at in (source, stage)]
         before, vocabulary = (cascade.vocabularies[group].vocabulary for group in groups)
-        manifest = Manifest.load(self.folder / cascade.stages[stage].repository)
-        levels = [r.max_length for r in runtimes_of(manifest) if not r.dynamic]
-        cut, tokenize = (Tokenize(self.folder / cascade.stages[at].repository) for at in (source, stage))
-        spec = Prune(alpha=alpha, to_level=how != "plain")
+        repository = folder / cascade.stages[stage].repository
+        levels = [r.max_length for r in runtimes_of(Manifest.load(repository)) if not r.dynamic]
+        first, tokenize = (Tokenize(folder / cascade.stages[at].repository) for at in (source, stage))
+        spec = Prune(alpha=alpha, to_level=to_level)
 
         def places(row: int) -> NDArray[np.int64]:
-            ids, _ = tokenize(self.data, row)
-            source_ids = cut(self.data, row)[0]
+            ids, _ = tokenize(self._data, row)
+            source_ids = first(self._data, row)[0]
             to = None if groups[0] == groups[1] else Rewording(vocabulary, ids)
-            if to is not None and (len(source_ids) >= cut.longest or len(ids) >= tokenize.longest):
+            if to is not None and (len(source_ids) >= first.longest or len(ids) >= tokenize.longest):
                 return np.arange(len(ids))  # perhaps cut, each after other words
             kept = prune(spec, before, source_ids, said.importance_of(row), levels, to=to)
-            if how == "random":
-                return random_words(vocabulary, ids, len(kept), seed=row)
-            return first_words(vocabulary, ids, len(kept)) if how == "first" else kept
+            return kept if cut is None else cut(vocabulary, ids, len(kept), row)
 
-        variant = pruned_variant(cascade, self.folder, source, alpha, how)
-        key = stage_key(cascade, self.folder, self.records, stage, variant)
-        self.records.note_variant((*names, alpha, how))
-        return Job(stage, self._asked(stage), key, f"{names[1]} alpha {alpha:g} {how}", self._left(key), places)
+        variant = pruned_variant(cascade, folder, source, alpha, how)
+        key = stage_key(cascade, folder, self._records, stage, variant)
+        self._records.note_variant((*names, alpha, how))
+        job = Job(repository, key, f"{names[1]} alpha {alpha:g} {how}", (), self._asked(stage), places)
+        job = dataclasses.replace(job, rows=left(key, self._data, self._records))
+        return self._without_whole(job, stage)
 
-    def take_whole(self, job: Job) -> None:
-        """Of texts that nothing is left out of, the stage has answered already. Not where importance is recorded, too,
-        which is read together with how it was asked for."""
-        from arlo.cascade.study import stage_key
-
-        whole = self.records.load(stage_key(self.cascade, self.folder, self.records, job.stage))
-        if job.importance or whole is None or not job.rows:
-            return
-        there = np.asarray(job.rows)[np.isin(job.rows, whole.row)]
-        sizes = whole.take(there).tokens
+    def _without_whole(self, job: Job, stage: int) -> Job:
+        """The records of texts that nothing is left out of are copied. Not where importance is recorded, too, which is
+        read together with how it was asked for."""
+        said = self._records.load(self.whole(stage).key)
+        if job.importance or said is None or not job.rows:
+            return job
+        there = np.asarray(job.rows)[np.isin(job.rows, said.row)]
+        sizes = said.take(there).tokens
         same = [row for row, size in zip(there, sizes, strict=True) if _size(job.places(row)) == size]
         if same:
-            self.records.append(job.key, whole.take(np.asarray(same, np.int64)))
+            self._records.append(job.key, said.take(np.asarray(same, np.int64)))
+        return dataclasses.replace(job, rows=left(job.key, self._data, self._records))
 
     def _asked(self, stage: int) -> bool:
-        return stage < len(self.cascade.stages) - 1 and self.cascade.stages[stage].importance is not None
-
-    def _left(self, key: str) -> tuple[int, ...]:
-        there = set(self.records.rows(key).tolist())
-        return tuple(row for row in range(len(self.data.examples)) if row not in there)
+        return stage < len(self._cascade.stages) - 1 and self._cascade.stages[stage].importance is not None
 
 
 def _size(places: NDArray[np.int64] | None) -> int | None:
@@ -220,24 +174,19 @@ def runtimes_of(manifest: Manifest) -> list[Runtime]:
     return sorted(dynamic if dynamic and (advised or not static) else static, key=lambda r: r.max_length)
 
 
-def _record(jobs: Jobs, work: Sequence[Job], *, threads: int) -> None:
-    repositories = [jobs.folder / jobs.cascade.stages[job.stage].repository for job in work]
-    record_jobs(list(zip(work, repositories, strict=True)), jobs.data, jobs.records, threads=threads)
-
-
-def record_jobs(work: Sequence[tuple[Job, Path]], data: Data, records: Records, *, threads: int) -> None:
-    """Run jobs of repositories, each on a worker of its own; nothing is started where nothing is missing."""
+def record(work: Sequence[Job], data: Data, records: Records, *, threads: int) -> None:
+    """Run jobs, each on its own worker; none is started where nothing is missing."""
     from rich.console import Console
 
     from arlo.profiler.findings import BUSY
     from arlo.report.progress import LiveBar
 
-    work = [(job, repository) for job, repository in work if job.rows]
+    work = [job for job in work if job.rows]
     if not work:
         return
     count, loads = len(data.examples), list[float]()
-    done = {job.key: count - len(job.rows) for job, _ in work}
-    with LiveBar(Console(stderr=True), f"{work[0][0].what}: starting a worker") as bar:
+    done = {job.key: count - len(job.rows) for job in work}
+    with LiveBar(Console(stderr=True), f"{work[0].what}: starting a worker") as bar:
 
         def keep(job: Job, part: Recorded) -> None:
             records.append(job.key, part)
@@ -255,7 +204,7 @@ def record_jobs(work: Sequence[tuple[Job, Path]], data: Data, records: Records, 
 
 
 async def _on_workers(
-    work: Sequence[tuple[Job, Path]],
+    work: Sequence[Job],
     data: Data,
     *,
     threads: int,
@@ -268,16 +217,15 @@ async def _on_workers(
     turn = asyncio.Lock()  # first come, first served
     try:
         async with asyncio.TaskGroup() as group:
-            for job, repository in work:
+            for job in work:
                 to = functools.partial(keep, job)
-                group.create_task(_on_worker(job, repository, data, threads=threads, keep=to, turn=turn, loads=loads))
+                group.create_task(_on_worker(job, data, threads=threads, keep=to, turn=turn, loads=loads))
     except BaseExceptionGroup as problems:
         raise problems.exceptions[0] from None
 
 
 async def _on_worker(
     job: Job,
-    repository: Path,
     data: Data,
     *,
     threads: int,
@@ -289,9 +237,11 @@ async def _on_worker(
     from arlo.profiler.wire import WorkerClient
     from arlo.workers import LocalPool
 
-    manifest, tokenize = Manifest.load(repository), Tokenize(repository)
+    manifest, tokenize = Manifest.load(job.repository), Tokenize(job.repository)
     with tempfile.TemporaryDirectory(prefix="arlo-record-") as run_dir:
-        pool = LocalPool(repository, workers=1, run_dir=Path(run_dir), threads=threads, metrics=False, exit_timeout_s=2)
+        pool = LocalPool(
+            job.repository, workers=1, run_dir=Path(run_dir), threads=threads, metrics=False, exit_timeout_s=2
+        )
         stop = threading.Event()
         try:
             async with turn:

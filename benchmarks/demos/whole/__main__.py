@@ -1,4 +1,4 @@
-"""`arlo demo`: the whole path on a real model and real text."""
+"""`make demo`: the whole path on a real model and real text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from arlo.cli.demo import emulated
-from arlo.cli.demo.measure import (
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+from arlo.profiler.machine import CpuTimes
+from benchmarks.demos.common import ended
+from benchmarks.demos.whole import emulated
+from benchmarks.demos.whole.measure import (
     LEAST_S,
     MOST_S,
     Asked,
@@ -28,16 +32,13 @@ from arlo.cli.demo.measure import (
     plan,
     workers_for,
 )
-from arlo.cli.text import print_json
-from arlo.errors import ConfigError
-from arlo.profiler.machine import CpuTimes
 
 if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
-    from arlo.cli.demo.check import Difference
     from arlo.config import Config
     from arlo.replay import ReplayResult
     from arlo.traces import Trace
+    from benchmarks.demos.whole.check import Difference
 
 T = TypeVar("T")
 
@@ -56,23 +57,23 @@ DESCRIPTION = """The whole path on a real model and real text, on this machine:
 Exit code 1 when a request failed or an embedding differs by more than 1e-4."""
 
 EPILOG = """examples:
-  arlo demo                            60 s of text, the report in reports/demo (reports/demo-2, ... after it)
-  arlo demo --duration 20 --rate 10    shorter, at a rate of your own
-  arlo demo --emulated 0               the real model only
-  arlo demo --json | jq .summary.latency"""
+  make demo                               60 s of text, the report in reports/demo (reports/demo-2, ... after it)
+  python -m benchmarks.demos.whole --duration 20 --rate 10    shorter, at a rate of your own
+  python -m benchmarks.demos.whole --emulated 0               the real model only"""
 
 MAX_COMPARED = 400  # texts computed again with transformers
 MEASURED_ROWS = 400  # distinct texts of the measurement
 UNKNOWN_SLO_MS = 60_000
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "demo.toml"
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add `demo`."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="the whole path on a real model and real text, in minutes",
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.demos.whole",
         description=DESCRIPTION,
         epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--duration", type=float, default=60.0, metavar="S", help="seconds of text (default: 60)")
     parser.add_argument(
@@ -94,9 +95,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         metavar="DIR",
         help="report folder (default: reports/demo); where one is already, DIR-2, DIR-3, ...",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="another configuration than examples/demo.toml")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", default=EXAMPLE, help="configuration file (default: examples/demo.toml)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON; the rest goes to standard error")
-    return parser
+    return parser.parse_args(argv)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{option} must be above 0, not {value:g}")
     console = Console(stderr=args.json, highlight=False, soft_wrap=True)
     out = fresh(args.out)
-    config = for_demo(configuration.load(args.config or demo_config()), out)
+    config = for_demo(configuration.load(args.config), out)
     events.configure(level=events.WARNING)
     console.print(f"[bold]compile[/]  {config.model.source and config.model.source.name} -> {config.model.repository}")
     manifest = build(config, sys.stderr if args.json else sys.stdout)
@@ -174,17 +177,6 @@ def fresh(out: Path) -> Path:
     """`out`, or where that holds a report already the first of out-2, out-3, ... that does not."""
     names = itertools.chain([out], (out.with_name(f"{out.name}-{number}") for number in itertools.count(2)))
     return next(folder for folder in names if not (folder / "result.json").exists())
-
-
-def demo_config() -> Path:
-    """examples/demo.toml: of the current folder, else of the checkout that this package is installed from."""
-    import arlo
-
-    for root in (Path.cwd(), Path(arlo.__file__).resolve().parents[1]):
-        path = root / "examples" / "demo.toml"
-        if path.is_file():
-            return path
-    raise ConfigError("examples/demo.toml is not here: run this in a checkout of the project, or give --config FILE")
 
 
 def for_demo(config: Config, out: Path) -> Config:
@@ -390,9 +382,9 @@ def second_part(demo: Demo) -> tuple[list[str], Any] | None:
 
 def check(demo: Demo, result: ReplayResult) -> Difference:
     """Compare the embeddings that were kept with direct computation."""
-    from arlo.cli.demo.check import DirectModel, compare
     from arlo.compile import demo_model_path
     from arlo.report.progress import LiveBar
+    from benchmarks.demos.whole.check import DirectModel, compare
 
     served = []
     for index, outputs in sorted(result.responses.items()):
@@ -407,8 +399,8 @@ def check(demo: Demo, result: ReplayResult) -> Difference:
 
 def finish(demo: Demo, result: ReplayResult, difference: Difference, pictures: Sequence[Any]) -> int:
     """Print the table, write the report with these figures too, say whether all is well."""
-    from arlo.cli.demo.check import LIMIT
     from arlo.replay import print_table, write_report
+    from benchmarks.demos.whole.check import LIMIT
 
     report = demo.out / "report.html"
     result.save(demo.out)
@@ -425,3 +417,7 @@ def finish(demo: Demo, result: ReplayResult, difference: Difference, pictures: S
     if demo.args.json:
         print_json({**result.to_json(), "difference": dataclasses.asdict(difference), "report": str(report), "ok": ok})
     return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(ended(lambda: run(arguments())))

@@ -1,4 +1,4 @@
-"""`arlo cascade refresh`: an operating point fitted anew to the traffic that a gateway serves."""
+"""`arlo fit --from`: operating points refitted to the traffic that a gateway serves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.cascade.common import lengths, need_scipy
+from arlo.cli.fit.common import folder_of, lengths, need_scipy, wide_console
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -25,13 +25,11 @@ def run(args: argparse.Namespace) -> int:
     from arlo.cascade.manifest import CascadeManifest
     from arlo.cascade.refresh import fit_temperatures, sample_of, signs
 
-    before = CascadeManifest.load(args.cascade)
-    folder: Path = args.cascade if args.cascade.is_dir() else args.cascade.parent
-    chosen = before.point(args.point)
-    if args.temperatures and args.point is not None:
-        raise ConfigError(
-            "give --point or --temperatures, not both: other temperatures need other thresholds of every point"
-        )
+    if len(args.models) != 1:
+        raise ConfigError("--from takes one cascade.json, whose gateway it asks")
+    path = Path(args.models[0])
+    before, folder = CascadeManifest.load(path), folder_of(path)
+    chosen = before.point()
     sample = sample_of(asyncio.run(_fetch(args, before)), before)
     apart = signs(before, sample)
     cascade, temperatures = fit_temperatures(before, sample) if args.temperatures else (before, [])
@@ -45,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     cascade = dataclasses.replace(
         cascade, points=(*points, *made.values()), curve=() if temperatures else cascade.curve
     )
-    out = args.out or args.cascade
+    out = args.out or path
     cascade.save(out)
     for old, _, notes in pairs:
         for note in notes:
@@ -69,9 +67,7 @@ def run(args: argparse.Namespace) -> int:
             f"ECE15 against the last stage {each.ece15[0]:.3f} -> {each.ece15[1]:.3f}"
         )
     _print([(old, new) for old, new, _ in pairs], sample.rows)
-    print(
-        f"written to {out}; serve a point with [cascade] point, after `arlo cascade check` where there are new records"
-    )
+    print(f"written to {out}; next: `arlo config use serve.toml {pairs[0][1].name}` puts a point in force")
     return 0
 
 
@@ -84,7 +80,7 @@ def _second(sample: Sample) -> Any:
 async def _fetch(args: argparse.Namespace, cascade: CascadeManifest) -> Any:
     from arlo.control.gateway.admin import AdminClient
 
-    async with AdminClient(args.source, model=args.model or cascade.name) as admin:
+    async with AdminClient(args.source, model=cascade.name) as admin:
         return await admin.get_sample()
 
 
@@ -103,7 +99,6 @@ def _refreshed(
 
 
 def _print(pairs: list[tuple[Point, Point]], rows: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from arlo.cascade.refresh import promise
@@ -134,6 +129,4 @@ def _print(pairs: list[tuple[Point, Point]], rows: int) -> None:
             f"{old.mean_ms:.2f} -> {new.mean_ms:.2f}",
             promise(new.guarantee, old),
         )
-    console = Console(soft_wrap=True, highlight=False)
-    console.width = max(console.width, 140)
-    console.print(table)
+    wide_console().print(table)

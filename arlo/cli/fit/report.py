@@ -1,27 +1,24 @@
-"""`arlo cascade report`: one page about a cascade."""
+"""One page about a cascade: reliability of its stages, its curve and its points."""
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from arlo.cli.cascade.common import study_of, what_accuracy_is
-from arlo.cli.text import print_json
+from arlo.cli.fit.common import what_accuracy_is
 from arlo.report.figure import BLUE, GREY, ORANGE, PALE
 from arlo.report.numbers import share
-from arlo.report.result import Document, chart, line, report, save, table
+from arlo.report.result import Document, chart, line, report, table
 
 if TYPE_CHECKING:
     from arlo.cascade.study import Study
 
 
-def run(args: argparse.Namespace) -> int:
-    """Write the page."""
-    study = study_of(args)
+def result(study: Study) -> Document:
+    """The result, for a page or a result file."""
     test = study.of(2)
     cascade = study.cascade
     labelled = study.labels is not None
-    found = report(
+    return report(
         "cascade",
         f"Cascade {cascade.name}",
         label=cascade.name,
@@ -36,12 +33,6 @@ def run(args: argparse.Namespace) -> int:
         charts=[_curve(study, test), *(_reliability(test, s) for s in range(test.stages if labelled else 0))],
         tables=[_ways(test)],
     )
-    save(args.out, [found])
-    if args.json:
-        print_json({"written": str(args.out), "accuracy_is": what_accuracy_is(study)})
-    else:
-        print(f"written to {args.out}")
-    return 0
 
 
 def _reliability(test: Study, s: int) -> Document:

@@ -1,5 +1,4 @@
-"""`arlo cascade check --target`: the test split through a gateway that serves the cascade, row by row beside what the
-records say."""
+"""`arlo fit --target`: the test split through a gateway that serves the cascade, compared with the records."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.demo.measure import digits
+from benchmarks.demos.whole.measure import digits
 
 if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
