@@ -64,7 +64,7 @@ FORCE:
 
 .PHONY: demo serve
 demo: setup ## the main job: compile a real model, start four workers, replay 60 s of text, write a report
-	$(VENV)/bin/arlo demo
+	$(PY) -m benchmarks.demos.whole
 
 serve: setup ## the demo cluster, staying up: text over HTTP on 8080, gRPC on 8001, model `minilm`
 	exec $(VENV)/bin/arlo serve examples/demo.toml

@@ -66,8 +66,8 @@ class CompileOptions:
 
     latency_profile: Path | None = None
     """With lengths or max_batch = auto: a latency profile of this model on the device that will serve it (from
-    `arlo profile`), where this machine cannot run the engine. None: measured here where it can be; else the latency
-    over the length is assumed, and max_batch has to be named."""
+    `arlo compile profile`), where this machine cannot run the engine. None: measured here where it can be; else the
+    latency over the length is assumed, and max_batch has to be named."""
 
     static: bool = True
     """Build a static runtime for each length. False: only those of any length up to the longest of them."""

@@ -1,4 +1,4 @@
-"""The manifest of a Triton model repository: what `arlo compile` built, read by `arlo serve` and `arlo inspect`.
+"""The manifest of a Triton model repository: what `arlo compile` built and `arlo serve` reads.
 
 It lies as `arlo.json` in the repository's root, beside the model folders (one per runtime). Triton ignores it.
 """
@@ -108,7 +108,7 @@ class Verification:
     agreement: float | None = None  # share of labels that are the same; of rerankers: of pairs of texts in that order
     ties: float | None = None  # share that differs only where the original itself is all but undecided
     flipped: float | None = (
-        None  # of one that merges or drops tokens: share of rows by another merge, see `arlo verify`
+        None  # of one that merges or drops tokens: share of rows by another merge, see `arlo compile verify`
     )
     ran_on: str = ""  # the device, for people
     importance_sum: float | None = None  # largest relative error of a row's sum; None: there is no such output
@@ -128,7 +128,7 @@ class Runtime:
     precision: str  # fp32, fp16, bf16
     device: str  # what the latency was measured on; empty: not measured yet
     latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
-    verification: Verification | None = None  # None: emulated, or `arlo verify` found it wrong
+    verification: Verification | None = None  # None: emulated, or `arlo compile verify` found it wrong
     backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
     profiles: tuple[int, ...] = ()  # maximum lengths that one engine holds, its weights once
     kinds: tuple[str, ...] = ()  # how rows are laid out: static, dynamic, packed; empty: as `dynamic` says

@@ -33,7 +33,7 @@ most alike, which costs accuracy and saves time. Padding is merged first, so sho
 exported for each maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
 compiled into a Triton repository. A body that gives embeddings gets a linear head for each task, fitted on part of the
 texts, and prompts of its own. Rows of different tasks share batches: the input `task` says which one a row is of, and
-`arlo task add` adds one.
+`arlo adapt task add` adds one.
 
 Each step is kept in the cache as soon as it is done: a run that was stopped (Ctrl-C) goes on where it was, and further
 counts or lengths cost their own work only.
@@ -96,11 +96,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--worth-us", type=float, metavar="N",
         help="of all pairs of length and count keep those that pay, where a point of accuracy (1 %%) is worth so many "
-        "microseconds of a row, as `arlo lengths --adapted` chooses them",
+        "microseconds of a row, as `arlo compile lengths --adapted` chooses them",
     )  # fmt: skip
     parser.add_argument(
         "--histogram", metavar="SPEC",
-        help="with --worth-us: lengths that arrive, as of `arlo lengths` (default: those of the measured rows)",
+        help="with --worth-us: lengths that arrive, as of `arlo compile lengths` (default: those of the measured rows)",
     )  # fmt: skip
     parser.add_argument(
         "--max-runtimes", type=int, default=8, metavar="N", help="with --worth-us: most pairs to choose (default: 8)"
@@ -401,4 +401,4 @@ def _next(result: dict[str, Any], out: Path) -> str:
     serve = f"`arlo serve {out}/serve.toml`"
     if result["engine"] == "onnxruntime":
         return serve
-    return f"where they are to run, `arlo profile VARIANT --update` of each folder in {out}, then {serve}"
+    return f"where they are to run, `arlo compile profile VARIANT --update` of each folder in {out}, then {serve}"

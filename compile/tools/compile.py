@@ -184,8 +184,8 @@ def _lengths(group: Any) -> None:
         "--latency-profile",
         metavar="FILE",
         type=Path,
-        help="with auto, of lengths or batches: what `arlo profile` measured on the device that will serve, where this "
-        "machine cannot",
+        help="with auto, of lengths or batches: what `arlo compile profile` measured on the device that will serve, "
+        "where this machine cannot",
     )
     group.add_argument(
         "--static",
@@ -215,7 +215,7 @@ def _work(group: Any) -> None:
         "--plugin",
         action="store_true",
         help="also write the logical model and Triton's backend for it: any Triton then serves all lengths as one "
-        "model (docs/plugin.md; `arlo triton` starts one)",
+        "model (docs/plugin.md; `arlo serve triton` starts one)",
     )
     group.add_argument("--json", action="store_true", help="print a summary as JSON; progress goes to standard error")
 

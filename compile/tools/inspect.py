@@ -1,4 +1,4 @@
-"""`arlo inspect`: what a repository holds, in words and tables."""
+"""`arlo compile inspect`: what a repository holds, in words and tables."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ exactness and speed, what Triton will make of it, what is recommended on the dev
 measured on, and what to do next. Nothing is loaded and nothing is changed."""
 
 _EPILOG = """examples:
-  arlo inspect minilm                     explain it
-  arlo inspect minilm --check             and hash every file against the manifest
-  arlo inspect minilm --json | jq '.runtimes[] | {name, disagreements}'
+  arlo compile inspect minilm                     explain it
+  arlo compile inspect minilm --check             and hash every file against the manifest
+  arlo compile inspect minilm --json | jq '.runtimes[] | {name, disagreements}'
 
 Exit code 1 when Triton's configuration differs from the manifest, or --check finds a file missing or
 damaged (files that the manifest does not list are named, and no failure); 2 when there is no
@@ -182,7 +182,7 @@ def _exactness(found: Inspection, console: Console) -> None:
     verified = [each.runtime.verification for each in found.runtimes if each.runtime.verification is not None]
     wrong = [e.runtime.name for e in found.runtimes if not e.runtime.verification and e.runtime.engine != "emulated"]
     if wrong:
-        say(f"[red]not verified, {_some(wrong)}: `arlo verify` found them wrong[/]", markup=True)
+        say(f"[red]not verified, {_some(wrong)}: `arlo compile verify` found them wrong[/]", markup=True)
     if not verified:
         if not wrong:
             say("not verified: these runtimes were not built from a model")

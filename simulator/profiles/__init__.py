@@ -3,7 +3,7 @@
 profile = load_profile("bert-base")                      # docs/latency-profiles.md lists the names
 profile.static_ms(512), profile.dynamic_ms(87)           # 4.86, 2.73
 profile.static_runtimes(max_lengths(8))                  # for a Scenario
-load_profile("model_repository")                         # what `arlo profile` measured
+load_profile("model_repository")                         # what `arlo compile profile` measured
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class CascadeSection:
     watts: tuple[float, ...] = option(
         default=(),
         doc="Of a worker that waits, and of one that executes: energy of a row is modelled by these. Without them by "
-        "what `arlo cascade energy` wrote of every stage, rows alone and no time that workers wait; else not told.",
+        "what `arlo fit` wrote of every stage, rows alone and no time that workers wait; else not told.",
         unit="W",
         minimum=0,
     )

@@ -201,7 +201,7 @@ class ClusterSection:
     profile: str | None = option(
         default=None,
         doc="Latencies of the runtimes: a name that `arlo simulate --profiles` lists, a repository with `arlo.json`, "
-        "or what `arlo profile` wrote.",
+        "or what `arlo compile profile` wrote.",
         left_out="`bert-base`",
         relation="not with [[runtime]]",
         flag=Flag("NAME", "latencies: the name of a latency profile, or a repository"),

@@ -157,6 +157,6 @@ async def test_servers_that_somebody_else_restarts(tmp_path: Path) -> None:
                     await settled(cluster)
                     await load.more(50)
                 # What waited for the server yields to what can be on time, and is answered after it.
-                await seen(lambda: cluster.scheduler.stats.queued == 0, "nothing waits any more")
+                await seen(lambda: cluster.scheduler.feed.first.queued == 0, "nothing waits any more")
             load.check()
             assert cluster.status().observed == {R16: 2, R64: 1}

@@ -1,4 +1,4 @@
-"""`arlo profile` on real Triton workers with the emulated engine, whose latencies are known."""
+"""`arlo compile profile` on real Triton workers with the emulated engine, whose latencies are known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-MEASURE = (sys.executable, "-m", "arlo.cli", "profile")
+MEASURE = (sys.executable, "-m", "arlo.cli", "compile", "profile")
 QUICK = ("--precision", "0.05", "--max-seconds", "2")
 # What may be on top of the table in the worker's own time. Generous, for a loaded machine.
 OVERHEAD_US = 6000

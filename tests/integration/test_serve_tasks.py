@@ -97,7 +97,7 @@ async def test_tasks_and_a_further_one(source: Path, tmp_path: Path, monkeypatch
         assert await stream > 0
         answer = httpx.post(f"{http}/predict", json={"inputs": TEXTS[0], "task": "mood"}, timeout=30)
         assert {each["label"] for each in answer.json()} == set(FURTHER), answer.text
-        said = await arlo("status", "--model", "model", "--admin", served.ready["admin"], "--json")
+        said = await arlo("top", "--once", "--model", "model", "--admin", served.ready["admin"], "--json")
         outcomes = json.loads(said)["stats"]["model"]
         assert served.events("tasks_failed") == []
         assert served.events("tasks_added")[0]["tasks"] == ["mood"]

@@ -1,4 +1,4 @@
-"""`arlo profile`: measure the latency of every runtime on a real worker."""
+"""`arlo compile profile`: measure the latency of every runtime on a real worker."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ recommends which to serve on this device.
 Points are kept as they are measured: after Ctrl-C the same command goes on from there."""
 
 EPILOG = """examples:
-  arlo profile serve.toml                           all runtimes of a configuration
-  arlo profile minilm --out minilm.json             a repository, with a worker of one thread
-  arlo profile minilm --runtimes minilm_len64       one runtime
-  arlo profile minilm --precision 0.01 --fresh      measure all again, closer
-  arlo profile minilm --update                      and write the latencies into minilm/arlo.json
-  arlo profile minilm --update --colocate 8         and how many instances fit the device
+  arlo compile profile serve.toml                           all runtimes of a configuration
+  arlo compile profile minilm --out minilm.json             a repository, with a worker of one thread
+  arlo compile profile minilm --runtimes minilm_len64       one runtime
+  arlo compile profile minilm --precision 0.01 --fresh      measure all again, closer
+  arlo compile profile minilm --update                      and write the latencies into minilm/arlo.json
+  arlo compile profile minilm --update --colocate 8         and how many instances fit the device
 
 What it says about steps: latency rises in steps over the length on most GPUs (64 tokens wide for
 BERT with TensorRT), and a maximum length at the end of a step wastes nothing. A dynamic runtime

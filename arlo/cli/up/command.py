@@ -449,14 +449,14 @@ async def _rest(args: argparse.Namespace, cluster: Cluster, source: Source, fold
             await build.stop(timeout_s=10)
         raise
     if code != 0:
-        serves = cluster.scheduler.choice.text
+        serves = cluster.mode.choice.text
         emit(log, "build_failed", level=logging.ERROR, code=code, log=str(built_log), serves=serves)
         return
     cluster.change(Manifest.load(repository))
     await cluster.settled()
-    emit(log, "built", what=cluster.scheduler.choice.text)
+    emit(log, "built", what=cluster.mode.choice.text)
     if not args.json:
-        print(f"\nall runtimes are built: {cluster.scheduler.choice.text}", flush=True)
+        print(f"\nall runtimes are built: {cluster.mode.choice.text}", flush=True)
 
 
 def _warnings(manifest: Manifest) -> list[str]:
@@ -477,10 +477,10 @@ def _how_to_try(cluster: Cluster, config: Config, manifest: Manifest, path: Path
     assert cluster.addresses is not None
     assert config.gateway.api_address is not None
     grpc, api = reachable(cluster.addresses.grpc), reachable(config.gateway.api_address)
-    body = json.dumps({"model": cluster.model, "input": ["a short text", "another one"]})
+    body = json.dumps({"model": cluster.mode.name, "input": ["a short text", "another one"]})
     behind = "\nRuntimes for single lengths are built behind it, and join when they are there." if more else ""
     return f"""
-{cluster.model} is served, up to {manifest.runtimes[-1].max_length} tokens{behind}
+{cluster.mode.name} is served, up to {manifest.runtimes[-1].max_length} tokens{behind}
   HTTP   {api}   OpenAI's /v1/embeddings, TEI's /embed (docs/http.md)
   gRPC   {grpc}   KServe v2 / Triton protocol
   config {path}

@@ -87,7 +87,8 @@ def missing(manifest: Manifest) -> str:
         return "there is no dynamic runtime to compare with: `arlo compile` builds one unless --no-dynamic is given"
     unmeasured = [runtime.name for runtime in (*static, *dynamic) if not runtime.latency]
     if unmeasured:
-        return f"no latency of {_some(unmeasured)} was measured: run `arlo profile REPOSITORY --update` where it serves"
+        how = "run `arlo compile profile REPOSITORY --update` where it serves"
+        return f"no latency of {_some(unmeasured)} was measured: {how}"
     devices = sorted({runtime.device for runtime in (*static, *dynamic)})
     if len(devices) > 1:
         return f"the runtimes were measured on different devices ({'; '.join(devices)}): measure all on one"

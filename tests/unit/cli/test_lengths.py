@@ -1,4 +1,4 @@
-"""`arlo lengths`: its inputs, its table, its JSON, its page, its messages."""
+"""`arlo compile lengths`: its inputs, its table, its JSON, its page, its messages."""
 
 from __future__ import annotations
 

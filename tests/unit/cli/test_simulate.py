@@ -280,7 +280,7 @@ def test_the_trace_of_a_file_and_rows_of_each_request(tmp_path: Path, capsys: Ca
 
 def emulated(folder: Path, *arguments: str) -> str:
     """A repository of emulated runtimes."""
-    assert main(["emulate", "--out", str(folder), *arguments]) == 0
+    assert main(["compile", "emulate", "--out", str(folder), *arguments]) == 0
     return str(folder)
 
 

@@ -132,7 +132,7 @@ def test_a_further_task(tiny: Path, data: Path, tmp_path: Path) -> None:
 
     old = {each["name"]: said(each["name"], 0) for each in before["variants"]}
     other = write_other(tmp_path, data)
-    assert main(["task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
+    assert main(["adapt", "task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
     after = json.loads((out / "adapt.json").read_text())
     assert after["labels"] == {"first": ["a", "b"], "second": ["x0", "x1", "x2"]}
     assert [each["name"] for each in after["variants"]] == ["m0-24", "p3-24"]
@@ -168,7 +168,7 @@ def test_engines_for_a_gpu(tiny: Path, data: Path, tmp_path: Path) -> None:
     assert manifest.adaptation is not None
     (plan,) = (out / "m3-24").rglob("model.plan")
     assert plan.stat().st_size > 50_000
-    with pytest.raises(ConfigError, match="has no latencies yet: measure them with `arlo profile"):
+    with pytest.raises(ConfigError, match="has no latencies yet: measure them with `arlo compile profile"):
         load_flow(out / "flow.toml")
 
 
@@ -191,7 +191,7 @@ def test_length_bins() -> None:
 
 
 def run_task(words: list[str]) -> None:
-    args = build_parsers("task").top.parse_args(words)
+    args = build_parsers("adapt task").top.parse_args(words)
     task.run(args)
 
 

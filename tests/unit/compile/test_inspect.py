@@ -1,4 +1,4 @@
-"""`arlo inspect`: what is found in a repository, what is wrong with it, and how it is said."""
+"""`arlo compile inspect`: what is found in a repository, what is wrong with it, and how it is said."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def change(repository: Path, name: str, **fields: Any) -> None:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main(["inspect", *arguments]) == code
+    assert main(["compile", "inspect", *arguments]) == code
     return capsys.readouterr().out
 
 
@@ -271,8 +271,8 @@ def test_engines_that_did_not_run_here(engines: Path, capsys: pytest.CaptureFixt
     assert "*: the engines of m_len64 were not run: no device here does; their graphs were" in words
     assert "no latency was measured of m_len64" in words
     together = "".join(words.split())  # a long path is broken where the line ends
-    assert f"nextarloverify{engines}:" in together
-    assert f"arloprofile{engines}--update:measure" in together
+    assert f"nextarlocompileverify{engines}:" in together
+    assert f"arlocompileprofile{engines}--update:measure" in together
 
 
 def test_an_emulated_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,7 +304,7 @@ def test_what_is_no_repository(tmp_path: Path, engines: Path, capsys: pytest.Cap
         inspect_repository(tmp_path / "empty")
     raw = json.loads((engines / "arlo.json").read_text())
     (engines / "arlo.json").write_text(json.dumps({**raw, "format": 1}))
-    assert main(["inspect", str(engines)]) == 2
+    assert main(["compile", "inspect", str(engines)]) == 2
     assert "is not of manifest format 2: build the repository again" in capsys.readouterr().err
 
 

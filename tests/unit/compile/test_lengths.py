@@ -141,7 +141,7 @@ def test_two_static_runtimes_are_enough_with_a_warning(job: Job, tmp_path: Path)
         ({"histogram": "tweet"}, "lengths are paper, tweets"),
         ({"histogram": "no/such/file.csv"}, "does not exist"),
         ({"histogram": "file:no/such/file.csv"}, "no/such/file.csv"),
-        ({"latency_profile": Path("none.json")}, "does not exist: write it with `arlo profile`"),
+        ({"latency_profile": Path("none.json")}, "does not exist: write it with `arlo compile profile`"),
     ],
 )
 def test_wrong_options(job: Job, options: dict[str, Any], why: str) -> None:

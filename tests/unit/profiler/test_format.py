@@ -127,12 +127,12 @@ def test_files_that_are_refused(tmp_path: Path, edit: Callable[[Any], None], pro
     with pytest.raises(ConfigError, match=problem) as caught:
         LatencyProfile.load(path)
     assert str(path) in str(caught.value)
-    assert "arlo profile" in str(caught.value)
+    assert "arlo compile profile" in str(caught.value)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    with pytest.raises(ConfigError, match="does not exist: write it with `arlo profile`"):
+    with pytest.raises(ConfigError, match="does not exist: write it with `arlo compile profile`"):
         LatencyProfile.load(path)
     path.write_text("{")
     with pytest.raises(ConfigError, match="is not JSON"):
@@ -210,10 +210,12 @@ def test_with_profile_refuses_what_does_not_fit() -> None:
         with_profile(MANIFEST, dataclasses.replace(PROFILE, model="n"))
     rebuilt = dataclasses.replace(STATIC[1], files={"config.pbtxt": "other"})
     manifest = dataclasses.replace(MANIFEST, runtimes=(STATIC[0], rebuilt))
-    with pytest.raises(ConfigError, match="another build of runtime m_len128: measure this one with `arlo profile`"):
+    with pytest.raises(
+        ConfigError, match="another build of runtime m_len128: measure this one with `arlo compile profile`"
+    ):
         with_profile(manifest, PROFILE)
     lacking = dataclasses.replace(PROFILE, runtimes=PROFILE.runtimes[1:])
-    with pytest.raises(ConfigError, match="no points for runtime m_len64: run `arlo profile` again"):
+    with pytest.raises(ConfigError, match="no points for runtime m_len64: run `arlo compile profile` again"):
         with_profile(MANIFEST, lacking)
     short = PROFILE.with_runtime(entry(DYNAMIC, point(64)))
     with pytest.raises(ConfigError, match="m_dyn has no point at its max_length 256"):
