@@ -237,7 +237,7 @@ class _Engine:
     def __init__(self, plan: dict[str, Any], trt: FakeTensorRt, log: Any) -> None:
         self.plan, self.trt, self.cuda, self.log = plan, trt, trt.cuda, log
         self.profiles = plan["profiles"]
-        self.inputs = (*INPUTS, "task") if plan.get("task") else INPUTS
+        self.inputs: tuple[str, ...] = (*INPUTS, "task") if plan.get("task") else INPUTS
         self.num_optimization_profiles, self.num_io_tensors = len(self.profiles), len(self.inputs) + len(OUTPUTS)
         self.executions: list[tuple[int, ...]] = trt.executions
         if trt.shares:
