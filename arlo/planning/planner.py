@@ -170,6 +170,7 @@ class Planner:
         self._load = DemandWindow(window_s=settings.load_window_s, resolution_s=SAMPLE_S)
         self._shift = ShiftWatch(self._window, self.lengths, settings.slo_ms)
         self.solver = make_solver(settings.solver, objective=settings.objective, policy=settings.policy)
+        self.size: int | None = None  # of a flow: workers that the last plan wanted; None: there is none yet
         self._last: Allocation | None = None
         self._known: Seen | None = None  # that the last plan for requests that came was for
         self._workers: frozenset[str] = frozenset()  # that the last plan counted on

@@ -16,8 +16,8 @@ from arlo.errors import ConfigError
 if TYPE_CHECKING:
     from arlo.cascade.manifest import Point
     from arlo.cascade.study import Study
-    from arlo.simulator.cascade.engine import CascadeResult
     from arlo.simulator.cascade.rows import Chosen
+    from arlo.simulator.report.result import Result
 
 SECONDS = 20.0  # simulated
 MOST_ROWS = 400_000
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         shared = _simulate(args, test, stages, whole(range(test.stages), point.all_rules), (args.workers,))
         found.append(_row(point.name, "all stages on every worker", shared, args))
         if args.divided:
-            best = max(_divided(args, test, stages, point), key=lambda pair: (pair[1].on_time, -pair[1].mean_ms))
+            best = max(_divided(args, test, stages, point), key=lambda pair: (pair[1].slo_attainment, -pair[1].mean_ms))
             found.append(_row(point.name, " + ".join(map(str, best[0])), best[1], args))
     last = _simulate(args, test, stages, alone(test.stages - 1), (args.workers,))
     found.append(_row("last stage alone", "all of the last stage", last, args))
@@ -93,22 +93,22 @@ def _fewest(args: argparse.Namespace, test: Study, stages: Any, name: str, way: 
     return best
 
 
-def _simulate(
-    args: argparse.Namespace, test: Study, stages: Any, chosen: Chosen, workers: tuple[int, ...]
-) -> CascadeResult:
-    from arlo.simulator.cascade.engine import CascadeRun, run
+def _simulate(args: argparse.Namespace, test: Study, stages: Any, chosen: Chosen, workers: tuple[int, ...]) -> Result:
     from arlo.simulator.cascade.rows import rows_of
+    from arlo.simulator.cascade.served import scenario_of
+    from arlo.simulator.run import run
+    from arlo.simulator.scenario.scenario import Listed
 
     rows = min(MOST_ROWS, max(1000, round(args.rate * SECONDS)))
     gaps = np.random.default_rng(args.seed).exponential(1e9 / args.rate, rows)
+    lengths = np.resize(np.minimum(test.length, _longest(stages)), rows).astype(np.int32)
     return run(
-        CascadeRun(
-            stages=[stages[s] for s in chosen.stages],
+        scenario_of(
+            [stages[s] for s in chosen.stages],
+            chosen.rules,
+            rows_of(test, chosen),
+            Listed(np.cumsum(gaps).astype(np.int64), lengths),
             workers=workers,
-            rules=chosen.rules,
-            journeys=rows_of(test, chosen),
-            arrived_ns=np.cumsum(gaps).astype(np.int64),
-            lengths=np.resize(np.minimum(test.length, _longest(stages)), rows).astype(np.int32),
             slo_ms=args.slo_ms,
             timeout_ms=max(10 * args.slo_ms, 1000.0),
             seed=args.seed,
@@ -134,17 +134,17 @@ def _divided(args: argparse.Namespace, test: Study, stages: Any, point: Point) -
         yield counts, _simulate(args, test, stages, whole(range(test.stages), point.all_rules), counts)
 
 
-def _row(name: str, workers: str, result: CascadeResult, args: argparse.Namespace) -> dict[str, Any]:
+def _row(name: str, workers: str, result: Result, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "point": name,
         "workers": workers,
-        "accuracy": result.accuracy,
+        "accuracy": result.figures.accuracy,
         "mean_ms": result.mean_ms,
         "p98_ms": result.p98_ms,
-        "on_time": result.on_time,
-        "exits": list(result.exits),
-        "degraded": result.degraded,
-        "meets_slo": bool(result.p98_ms <= args.slo_ms and result.on_time >= 0.98),
+        "on_time": result.slo_attainment,
+        "exits": result.figures.more["exits"],
+        "degraded": result.figures.degraded,
+        "meets_slo": bool(result.p98_ms <= args.slo_ms and result.slo_attainment >= 0.98),
     }
 
 

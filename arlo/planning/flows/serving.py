@@ -171,7 +171,6 @@ class FlowPlanner(ModelPlanner):
         self.numbers = Numbers(flow)
         self.traffic = FlowTraffic(flow)
         self._outcomes, self._most = outcomes, most
-        self.size: int | None = None  # workers that the last plan wanted; None: there is none yet
         self.in_force: FlowPlan | None = None  # what the gateway was told last
 
     def by_flow(self, workers: int, held: Sequence[int], seen: Seen | None = None) -> ByFlow:
@@ -223,6 +222,10 @@ class FlowPlanner(ModelPlanner):
         self.size = answer.size
         self.adopt(answer.plan if plan.moves or plan.best == plan.wanted else answer.kept)
         return plan
+
+    def share(self, workers: int) -> None:
+        """A new plan is in force of workers that all hold every variant."""
+        self.adopt(self.by_flow(workers, ()).plan(workers))
 
     def adopt(self, plan: FlowPlan) -> None:
         """A plan for what was counted until now is in force."""
