@@ -347,6 +347,9 @@ class Planner:
         self._last = question.solve().allocation
         return tuple(self._last.instances)
 
+    def share(self, workers: int) -> None:
+        """A new plan is in force of workers that all hold everything; of a flow alone."""
+
     # --- what is asked ---
 
     def problem(self, workers: int, seen: Seen) -> Problem:

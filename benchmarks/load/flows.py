@@ -214,10 +214,11 @@ class Pipeline:
         return np.array([ms for ms, _ in found]), [answer for _, answer in found], late
 
     def simulate(self, arrived: NDArray[np.int64], warmup_s: float, hop_ms: float) -> Result:
-        flow, hops = self.shape.traced(self.flow, len(arrived)), {"hop_out_ms": hop_ms, "hop_back_ms": hop_ms}
+        flow = self.shape.traced(self.flow, len(arrived))
         return run(
             flows.scenario_of(
-                flow, Listed(arrived), workers=self.workers, bundle="all", warmup_s=warmup_s, **hops,
+                flow, Listed(arrived), workers=self.workers, bundle="all", warmup_s=warmup_s,
+                hop_out_ms=hop_ms, hop_back_ms=hop_ms,
                 dispatch=Dispatch(batching="deadline", inflight_limit=1),
             )
         )  # fmt: skip
@@ -262,7 +263,7 @@ class Pipeline:
         simulated: Figures = {}
         for name, each in (
             ("violations", [1 - one.kept for one in phases]),
-            ("accuracy", [one.figures.accuracy for one in phases]),
+            ("accuracy", [one.figures.accuracy or 0.0 for one in phases]),
             ("mean_ms", [one.mean_ms for one in phases]),
         ):
             simulated |= {name: float(np.mean(each)), f"{name}_sd": float(np.std(each))}

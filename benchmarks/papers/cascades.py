@@ -100,9 +100,9 @@ def tabi(name: str) -> dict[str, Any]:
     result = alone(ms, journeys, Rules(prices=((hard(cut),),)), random)
     printed, reached = task["paper"]["mean_ms"], 1 - float(inside.mean())
     own_ms = printed - ms[0] - reached * ms[1]
-    exits, exit_ms = result.figures.more["exits"], [each["mean"] for each in result.figures.more["exit_ms"]]
+    ends, exit_ms = result.figures.more["exits"], [each["mean"] for each in result.figures.more["exit_ms"]]
     quick, infaas_ms = exit_ms[0] + OVERHEAD_MS, task["ms"][1]
-    median = quick if exits[0] > 0.5 else exit_ms[1] + OVERHEAD_MS
+    median = quick if ends[0] > 0.5 else exit_ms[1] + OVERHEAD_MS
     return {
         "exits": exits,
         "accuracy": result.figures.accuracy,

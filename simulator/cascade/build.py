@@ -73,7 +73,7 @@ def build(
     chosen, stages, names, journeys, lengths, notes = made
     cluster, cascade = config.cluster, config.cascade
     at = [names[s] for s in chosen.stages]
-    workers = (cluster.workers,)
+    workers: tuple[int, ...] = (cluster.workers,)
     if cascade.workers and len(at) == len(names):
         workers = _of_stages(cascade.workers, names)
     longest = max(runtime.max_length for runtime in stages[chosen.stages[-1]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import Profile, load_profile
@@ -251,7 +251,8 @@ def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:
             f"allocation.instances needs one number for each of the {runtimes} runtimes, not {len(instances)}"
         )
     kind = section.kind or ("fixed" if instances else own.kind)
-    by_kind = own.start if section.kind is None and not instances else {"even": "even", "global": "global"}.get(kind)
+    starts: dict[str, Literal["even", "global"]] = {"even": "even", "global": "global"}
+    by_kind = own.start if section.kind is None and not instances else starts.get(kind)
     return dataclasses.replace(
         own,
         kind=kind,

@@ -62,7 +62,7 @@ def _flow(config: ScenarioConfig, path: Path, parts: Parts) -> Scenario:
     if dispatch.tokens is not None:
         raise ConfigError("dispatch.tokens does not go with a flow file: it is of token counts")
     flow = load_flow(path)
-    changes = {"router": dispatch.router, "drop": dispatch.drop, "slo_ms": cluster.slo_ms}
+    changes: dict[str, Any] = {"router": dispatch.router, "drop": dispatch.drop, "slo_ms": cluster.slo_ms}
     flow = dataclasses.replace(flow, **{key: value for key, value in changes.items() if value is not None})
     own = dataclasses.replace(SHIPPED, cover_after_s=None, period_s=flow.plan_period_s)
     return flows.scenario_of(

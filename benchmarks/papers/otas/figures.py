@@ -115,6 +115,12 @@ def serve(spec: TokenSpec, policy: str, arrived: NDArray[np.int64], seed: int = 
     return run(scenario_of(spec, policy, Listed(arrived), seed=seed)).figures
 
 
+def utility(figures: Figures) -> float:
+    """That the queries earned."""
+    assert figures.utility is not None
+    return figures.utility
+
+
 def schemes(spec: TokenSpec, arrived: NDArray[np.int64]) -> dict[str, Figures]:
     """All schemes on one stream."""
     kind = kinds_of(spec, 0)(len(arrived))
@@ -140,7 +146,7 @@ def figures(spec: TokenSpec, found: dict[str, Figures], capacity: float) -> list
         ("7", "queries/s at -15, batches of 1, 20, 64", "100, 1,000, flat after",
          ", ".join(f"{rate[rows]:,.0f}" for rows in sorted(rate)) + " (assumed)"),
         *beside(found, "a", ("+18.2 %", "+72.5 %", "above 90 %; VPT highest", "8, -15")),
-        ("9a", "utility of PetS (ours: of our stream)", "1.235e5", f"{found['PetS'].utility:,.0f}"),
+        ("9a", "utility of PetS (ours: of our stream)", "1.235e5", f"{utility(found['PetS']):,.0f}"),
     ]  # fmt: skip
 
 
@@ -149,7 +155,7 @@ def beside(found: dict[str, Figures], trace: str, said: tuple[str, str, str, str
     printed, price = found["OTAS as printed"], found["price"]
 
     def over(name: str) -> str:
-        return f"{printed.utility / found[name].utility - 1:+.1%}, {price.utility / found[name].utility - 1:+.1%}"
+        return f"{utility(printed) / utility(found[name]) - 1:+.1%}, {utility(price) / utility(found[name]) - 1:+.1%}"
 
     def types(name: str) -> str:
         return " / ".join(f"{share:.1%}" for share in found[name].more["types"].values())
@@ -186,7 +192,7 @@ def functions(seed: int, seconds: int | None = None) -> NDArray[np.int64] | None
 
 def best_fixed(spec: TokenSpec, arrived: NDArray[np.int64], seed: int) -> tuple[int, float]:
     """The token count that does best alone, and its utility."""
-    each = {tokens: serve(spec, f"fixed:{tokens}", arrived, seed).utility for tokens in spec.tokens}
+    each = {tokens: utility(serve(spec, f"fixed:{tokens}", arrived, seed)) for tokens in spec.tokens}
     best = max(each, key=lambda tokens: each[tokens])
     return best, each[best]
 
@@ -197,8 +203,8 @@ def curve(spec: TokenSpec, loads: tuple[float, ...], seconds: int) -> list[dict[
     for load in loads:
         arrived = poisson(load * spec.capacity(0), seconds, 1)
         tokens, best = best_fixed(spec, arrived, 1)
-        plain = serve(spec, "fixed:0", arrived, 1).utility
-        row = {name: serve(spec, name, arrived, 1).utility for name in ("printed", "price")}
+        plain = utility(serve(spec, "fixed:0", arrived, 1))
+        row = {name: utility(serve(spec, name, arrived, 1)) for name in ("printed", "price")}
         found.append({"load": load, "fixed_0": plain, "best_fixed": best, "best_tokens": tokens, **row})
     return found
 
@@ -268,7 +274,7 @@ def main() -> None:
 def _figures(each: Figures) -> dict[str, Any]:
     shares = np.repeat(np.arange(101), each.more["batch_accuracy"])
     return {
-        "utility": each.utility,
+        "utility": utility(each),
         "outcomes": each.more["types"],
         "batch_accuracy_mean": float(shares.mean()) / 100 if len(shares) else None,
         "batch_accuracy_quartiles": [float(q) / 100 for q in np.quantile(shares, (0.25, 0.5, 0.75))],
@@ -278,12 +284,12 @@ def _figures(each: Figures) -> dict[str, Any]:
 
 def _print(capacity: float, found: dict[str, Figures]) -> None:
     print(f"\n{capacity:g} queries/s with all tokens")
-    pets = found["PetS"].utility
+    pets = utility(found["PetS"])
     for name, each in found.items():
         types = ", ".join(f"{share:.1%} {kind}" for kind, share in each.more["types"].items())
         most = sorted(each.more["batches"].items(), key=lambda item: -item[1])[:2]
         print(
-            f"  {name:16} {each.utility:9,.0f} ({each.utility / pets - 1:+.1%} over PetS)  {types}; "
+            f"  {name:16} {utility(each):9,.0f} ({utility(each) / pets - 1:+.1%} over PetS)  {types}; "
             f"batches {', '.join(f'{tokens}: {count}' for tokens, count in most)}"
         )
 
