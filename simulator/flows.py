@@ -332,10 +332,10 @@ class Roots:
             self._primed = True
             arrived = next((part for part, _ in self._workload.chunks() if len(part)), np.zeros(0, np.int64))
             for at_s, roots in ((-1.0, 0), (0.0, int(np.searchsorted(arrived, SECOND_NS)))):
-                planner.traffic.add(at_s, -1.0, self.counts(roots))
+                planner.subject.count(at_s, -1.0, self.counts(roots))
         by_variant = [self._engine.arrivals_by_length(v) for v in range(len(self._shape.variant))]
-        planner.add(now_s, 0.0, planner.joined(by_variant))
-        planner.traffic.add(now_s, 0.0, self.counts(int(self._engine.arrivals_by_length().sum())))
+        planner.add(now_s, 0.0, planner.subject.joined(by_variant))
+        planner.subject.count(now_s, 0.0, self.counts(int(self._engine.arrivals_by_length().sum())))
 
     def counts(self, roots: int) -> list[StageCounts]:
         """Of each stage, with the roots that have arrived so far."""
@@ -354,8 +354,9 @@ class Roots:
         return found
 
     def tell(self, planner: Any) -> None:
-        self._sums.append(planner.in_force.utilisation)
-        self._engine.plan(self._shape.plan(planner.in_force, shared=self._shared))
+        plan = planner.subject.in_force
+        self._sums.append(plan.utilisation)
+        self._engine.plan(self._shape.plan(plan, shared=self._shared))
 
     def figures(self) -> Figures:
         totals, shape = self._engine.pipeline_totals(), self._shape

@@ -52,7 +52,7 @@ class Ladder:
         )
         settings = _settings(scenario, sum(self.beside))
         planner = scenario.served.planner(settings, scenario) if scenario.served is not None else None
-        self.planner = planner if planner is not None else planner_for(settings, runtimes=_of_first(scenario))
+        self.planner = planner if planner is not None else planner_for(settings, _of_first(scenario))
         if not self.bundles:
             self.static = tuple(self.index[runtime.name] for runtime in self.planner.planned)
             self.longest = self.static[-1] if self.static else order[-1]
@@ -95,7 +95,7 @@ class Ladder:
 
     def quantities(self, demand: Sequence[float]) -> list[float]:
         """Demand for each of `views`, from that of the static runtimes: what orders the steps of a replacement."""
-        found: Mapping[str, float] = self.planner.by_runtime(demand) if demand else {}
+        found: Mapping[str, float] = self.planner.subject.by_runtime(demand) if demand else {}
         return [found.get(self.names[i], 0.0) for i in self.ascending]
 
 

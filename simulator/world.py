@@ -257,8 +257,8 @@ class World:
         begun = planner.begin(reason, now_ns / SECOND_NS, there, wanted, foreseen=foreseen)
         if begun.question is not None:
             plan = planner.conclude(begun.question, begun.question.solve())
-        elif self._rows.plans and not self._ladder.static:
-            planner.share(len(there))
+        elif (solve := planner.subject.routing(len(there))) is not None:
+            planner.subject.follow(solve())
         else:
             return None
         self.solved += 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.cascade.common import need_scipy
+from arlo.cli.fit.common import need_scipy
 from arlo.cli.simulate.flags import Plan, add_flags, in_flags, plans
 from arlo.errors import ConfigError, EnvironmentProblem
 
@@ -27,7 +27,7 @@ scenario file (docs/scenario.md) holds everything; flags override it.
 
 Lists, as in --workers 8,10,12, make one run for each combination, in parallel, and compare them with the
 first: --workers, --rate, --scheme, --policy, --allocation, --scaling, --arrivals, --seed and others. The file
-may be a flow (docs/pipelines.md), or one of token counts (docs/tokens.md).
+may be a flow (docs/flows.md), or one of token counts (docs/adapt.md).
 """
 
 EPILOG = """examples:
@@ -70,7 +70,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print JSON; of several runs, a list under `runs`")
     out.add_argument("--plot", type=Path, metavar="FILE", help="write a report: .html, or .json for `arlo report`")
-    out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv or .parquet")
+    out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv")
     out.add_argument("--price", type=float, metavar="P", help="of a GPU-hour: print what a month of this costs")
     out.add_argument("--save", type=Path, metavar="FILE.toml", help="write the scenario to a file, and run it")
     out.add_argument("--jobs", type=int, metavar="N", help="processes for several runs (default: one for each core)")
@@ -111,8 +111,8 @@ def _check(args: argparse.Namespace) -> None:
         for option, value in (("--workers", args.workers), ("--instances", args.instances), ("--record", args.record)):
             if value is not None:
                 raise ConfigError(f"--find-workers looks for the number of GPUs itself: leave {option} out")
-    if args.record is not None and args.record.suffix.lower() not in (".csv", ".parquet"):
-        raise ConfigError(f"--record writes .csv or .parquet, not {args.record.suffix or args.record.name!r}")
+    if args.record is not None and args.record.suffix.lower() != ".csv":
+        raise ConfigError(f"--record writes .csv, not {args.record.suffix or args.record.name!r}")
     if args.plot is not None and args.plot.suffix.lower() not in (".html", ".htm", ".json"):
         raise ConfigError(f"--plot writes a page, .html, or a file for `arlo report`, .json, not {args.plot.name!r}")
     if args.price is not None and not (math.isfinite(args.price) and args.price > 0):

@@ -20,7 +20,7 @@ from arlo.simulator.run import run
 from arlo.simulator.scenario.build import build
 from arlo.simulator.scenario.config import load, parse, to_toml
 
-from .conftest import EXAMPLES, LOAD, Made, of_records
+from .conftest import EXAMPLES, LOAD, Made, fit, of_records
 
 POPULATION = """\
 [[stage]]
@@ -43,9 +43,7 @@ def simulated(text: str) -> Result:
 def searched(made: Made) -> Path:
     """With operating points."""
     path = made()
-    data = ["--data", str(path.parent / "texts.jsonl")]
-    assert main(["cascade", "calibrate", str(path), *data]) == 0
-    assert main(["cascade", "search", str(path), *data, "--tolerance", "0.01"]) == 0
+    fit(path, "--tolerance", "0.01")
     return path
 
 
