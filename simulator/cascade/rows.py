@@ -16,7 +16,7 @@ from arlo.cascade.search.ensemble import table_of
 from arlo.cascade.spec import Rules
 from arlo.cascade.study import Study, load_study, stage_answers
 from arlo.errors import ConfigError
-from arlo.simulator.cascade.engine import Journeys
+from arlo.simulator.cascade.served import Journeys
 from arlo.simulator.scenario.cascades import StageSection
 
 BINS = 8  # of lengths, that records are drawn by

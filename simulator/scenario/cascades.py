@@ -46,9 +46,6 @@ class CascadeSection:
     price: Literal["off", "auto"] = option(
         default="off", doc="Under load, rows have to be less sure to end earlier; of the scheme arlo."
     )
-    margin_ms: float = option(
-        default=2.0, doc="A row that has an answer ends with it so long before its timeout.", unit="ms", minimum=0
-    )
     tolerance: float = option(
         default=0.01,
         doc="Accuracy that may be lost against the last stage.",
@@ -163,19 +160,3 @@ class ChangeSection:
         minimum=0,
         maximum=100,
     )
-    data: Path | None = option(
-        default=None,
-        doc="Rows of other texts, recorded by the same stages.",
-        left_out="the same texts",
-        relation="with a manifest",
-    )
-    records: Path | None = option(
-        default=None,
-        doc="Where the records of these texts are: a folder has those of one file.",
-        left_out="`cascade.records`",
-        relation="with data",
-    )
-
-    def check_relations(self) -> None:
-        if self.records is not None and self.data is None:
-            raise FieldError("change", "records", "are of other texts: give data, too")

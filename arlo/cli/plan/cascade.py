@@ -16,8 +16,8 @@ from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
     from arlo.cascade.study import Study
-    from arlo.simulator.cascade.engine import CascadeResult
     from arlo.simulator.cascade.rows import Chosen
+    from arlo.simulator.report.result import Result
 
 SECONDS = 20.0  # simulated
 MOST_ROWS = 400_000
@@ -69,23 +69,24 @@ def _fewest(most: int, row: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
     return best
 
 
-def _simulate(args: argparse.Namespace, test: Study, stages: Any, chosen: Chosen, workers: int) -> CascadeResult:
-    from arlo.simulator.cascade.engine import CascadeRun, run
+def _simulate(args: argparse.Namespace, test: Study, stages: Any, chosen: Chosen, workers: int) -> Result:
     from arlo.simulator.cascade.rows import rows_of
+    from arlo.simulator.cascade.served import scenario_of
+    from arlo.simulator.run import run
+    from arlo.simulator.scenario.scenario import Listed
 
     rows = min(MOST_ROWS, max(1000, round(args.rate * SECONDS)))
     gaps = np.random.default_rng(0).exponential(1e9 / args.rate, rows)
+    lengths = np.resize(np.minimum(test.length, _longest(stages)), rows).astype(np.int32)
     return run(
-        CascadeRun(
-            stages=[stages[s] for s in chosen.stages],
+        scenario_of(
+            [stages[s] for s in chosen.stages],
+            chosen.rules,
+            rows_of(test, chosen),
+            Listed(np.cumsum(gaps).astype(np.int64), lengths),
             workers=(workers,),
-            rules=chosen.rules,
-            journeys=rows_of(test, chosen),
-            arrived_ns=np.cumsum(gaps).astype(np.int64),
-            lengths=np.resize(np.minimum(test.length, _longest(stages)), rows).astype(np.int32),
             slo_ms=args.slo_ms,
             timeout_ms=max(10 * args.slo_ms, 1000.0),
-            seed=0,
         )
     )
 
@@ -94,17 +95,17 @@ def _longest(stages: Any) -> int:
     return int(max(runtime.max_length for runtime in stages[-1]))
 
 
-def _row(name: str, workers: int, result: CascadeResult, args: argparse.Namespace) -> dict[str, Any]:
+def _row(name: str, workers: int, result: Result, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "point": name,
         "workers": workers,
-        "accuracy": result.accuracy,
+        "accuracy": result.figures.accuracy,
         "mean_ms": result.mean_ms,
         "p98_ms": result.p98_ms,
-        "on_time": result.on_time,
-        "exits": list(result.exits),
-        "degraded": result.degraded,
-        "meets_slo": bool(result.p98_ms <= args.slo_ms and result.on_time >= 0.98),
+        "on_time": result.slo_attainment,
+        "exits": result.figures.more["exits"],
+        "degraded": result.figures.degraded,
+        "meets_slo": bool(result.p98_ms <= args.slo_ms and result.slo_attainment >= 0.98),
     }
 
 

@@ -424,17 +424,9 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples/simulate").glob("*.toml
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_run(path: Path, capsys: Capture) -> None:
     found = simulate(capsys, str(path), "--rate", "40", "--duration-s", "120")
-    if path.stem.startswith("loki"):
-        assert found["roots"] > 1000
-        assert found["violations"] < 0.01
-        return
-    if path.stem == "otas":
-        assert found["queries"] > 1000
-        assert found["outcomes"]["late"] == found["outcomes"]["evicted"] == 0
-        return
-    cascade = path.stem.startswith("cascade")
-    assert found["rows" if cascade else "requests"] > 1000
-    assert found["on_time" if cascade else "slo_attainment"] > 0.99
+    assert found["requests"] > 1000
+    assert found["slo_attainment"] > 0.99
+    assert found.get("types", {}).get("evicted", 0) == 0
 
 
 def test_there_are_examples() -> None:
