@@ -161,7 +161,7 @@ class Desk {
   Scratch scratch_;
   std::vector<Row*> astray_;  // rows whose stage has gone
   std::vector<Row*> late_;    // rows at workers that have an answer, and no time for another
-  std::uint64_t journeys_ = 0;
+  std::uint64_t journeys_ = 0;  // rows so far
   Shadows shadows_;
   std::array<Sample, dispatch::kVariants> samples_;      // by the variant of a cascade
   std::array<flow::Price, dispatch::kVariants> prices_;  // the same

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "flow/cascade/prune.h"
+#include "flow/rules/prune.h"
 
 namespace arlo::gateway {
 namespace {

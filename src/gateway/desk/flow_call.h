@@ -120,7 +120,8 @@ struct FlowRoot {
   Row* row = nullptr;  // null: it has ended without this
   std::shared_ptr<FlowState> state;
   flow::pipeline::RootId id = flow::pipeline::kNone;
-  std::int32_t part = 0;  // of its row
+  std::int32_t part = 0;     // of its row
+  std::uint64_t number = 0;  // of all rows, for guards that go by chance
   std::uint64_t bytes = 0;
   std::vector<std::shared_ptr<const FlowSource>> sources;
   Fault fault;           // of the last visit that failed

@@ -228,6 +228,7 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
       root->row = &row;
       root->state = state;
       root->part = static_cast<std::int32_t>(part);
+      root->number = journeys_++;
       root->bytes = bytes;
       root->sources.push_back(all);
       const auto length = call.model->of_tensors() ? row.length : static_cast<std::int32_t>(all->tokens(part));
@@ -410,7 +411,8 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   took_worker(visit, row);
   if (!spec.counts && visit.variant != state.best.variants[stage]) root.best = false;
   const Said said = spec.judged ? said_of(visit.of(), row.parsed, row.length) : Said{};
-  const auto edges = edges_of(spec, static_cast<std::size_t>(visit.variant), said, state.core, id);
+  const auto edges = edges_of(spec, static_cast<std::size_t>(visit.variant), said,
+                              {.row = root.number, .length = row.length}, state.core, id);
   const auto goes_beside = [&](std::int32_t e) {  // this answer
     return state.core.spec().edges[static_cast<std::size_t>(spec.edges[static_cast<std::size_t>(e)].core)].falls_back;
   };

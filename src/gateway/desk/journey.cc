@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "flow/cascade/prune.h"
+#include "flow/rules/prune.h"
 #include "gateway/desk/flow_call.h"
 #include "gateway/desk/shadow.h"
 
@@ -176,8 +176,8 @@ void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scra
   const auto& stage = row.cascade().spec.stages[static_cast<std::size_t>(journey.stage)];
   scratch.q.resize(signals.labels);
   const bool finite = ensemble == flow::Ensemble::kRaw
-                          ? flow::raw_probabilities(stage, signals.logits, scratch.q)
-                          : flow::calibrate(stage, signals.logits, journey.facts.length, scratch.q);
+                          ? flow::raw_probabilities(stage.judge, signals.logits, scratch.q)
+                          : flow::calibrate(stage.judge, signals.logits, journey.facts.length, scratch.q);
   if (finite) journey.mix.add(stage.weight, scratch.q);
 }
 
@@ -240,7 +240,7 @@ RowResponse answer_of(const Call& call, Journey& journey, bool final) {
   const auto asked = [&](int output) { return output >= 0 && (wanted >> output & 1) != 0; };
   std::vector<double> q;
   std::vector<float> logits;
-  const auto& stage = cascade.spec.stages[static_cast<std::size_t>(journey.answered_by)];
+  const auto& stage = cascade.spec.stages[static_cast<std::size_t>(journey.answered_by)].judge;
   const bool mixed = journey.mix.several();
   const bool ordered = !mixed && !stage.label_order.empty() && asked(outputs.logits);
   if (!mixed && (ordered || asked(outputs.probabilities))) copy(journey.parsed.raw(outputs.logits), logits);

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "flow/cascade/cascade.h"
-#include "flow/cascade/confidence.h"
+#include "flow/pipeline/edges.h"
+#include "flow/rules/answer.h"
 
 namespace arlo::gateway {
 
@@ -24,12 +24,13 @@ Said said_of(const FlowSpec::Variant& variant, const RowResponse& answer, std::i
 }
 
 std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, std::size_t variant, const Said& said,
-                                   const flow::pipeline::Pipeline& core, flow::pipeline::VisitId visit) {
+                                   const flow::RowFacts& row, const flow::pipeline::Pipeline& core,
+                                   flow::pipeline::VisitId visit) {
   std::vector<double> scores;
   scores.reserve(stage.edges.size());
   for (const auto& edge : stage.edges) scores.push_back(said.q.empty() ? 0 : flow::score_of(edge.score, said.q));
   std::vector<std::int32_t> taken;
-  flow::pipeline::take_edges(stage.guards, stage.first, variant, said.label, scores, core, visit, taken);
+  flow::pipeline::take_edges(stage.guards, stage.first, variant, said.label, scores, row, core, visit, taken);
   return taken;
 }
 

@@ -21,7 +21,8 @@ Said said_of(const FlowSpec::Variant& variant, const RowResponse& answer, std::i
 // The edges that a row takes whose visit was answered so: numbers in FlowSpec::Stage::edges. None: it ends there.
 // `variant`: in its stage. `core`, `visit`: that are asked where the load decides.
 std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, std::size_t variant, const Said& said,
-                                   const flow::pipeline::Pipeline& core, flow::pipeline::VisitId visit);
+                                   const flow::RowFacts& row, const flow::pipeline::Pipeline& core,
+                                   flow::pipeline::VisitId visit);
 
 // Probabilities of two answers together; empty where they do not go together.
 std::vector<double> mixed(std::span<const double> weights, std::span<const double> before, std::span<const double> own);

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "flow/cascade/cascade.h"
 #include "flow/pipeline/pipeline.h"
+#include "flow/rules/answer.h"
 
 namespace arlo::gateway {
 namespace {

@@ -173,9 +173,6 @@ void Router::shadow_done(Shadow& shadow) {
 // ---- control ----
 
 MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply) {
-  if (auto fault = check_deployment(deployment)) return fault;
-  if (auto fault = check_cascades(deployment)) return fault;
-  if (auto fault = check_pipelines(deployment)) return fault;
   for (const auto& pipeline : deployment.pipelines()) {
     for (const auto& stage : pipeline.stages()) {
       if (!stage.has_tokens() || (config_.dispatch().policy() == "late" && config_.dispatch().batching() != "one"))

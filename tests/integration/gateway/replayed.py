@@ -169,14 +169,16 @@ def cascade_deployment(
         item = cascade.stages.add(model=stage, score="max", over="min", weight=1.0)
         item.calibrator.kind, item.calibrator.t = "temperature", 1.0
     for name, plan in plans.items():
-        point = cascade.points.add(name=name, alpha=plan.alpha, to_level=True, min_words=4, ensemble=plan.ensemble)
-        point.alpha_max, point.most_removed = plan.alpha_max, 0.9
+        prune = {"alpha": plan.alpha, "alpha_max": plan.alpha_max, "most_removed": 0.9}
+        point = cascade.points.add(
+            name=name, prune={**prune, "to_level": True, "min_words": 4}, ensemble=plan.ensemble
+        )
         if plan.accuracy is not None:
             point.accuracy = plan.accuracy
         for thresholds in plan.thresholds:
             price = point.prices.add()
             for t in thresholds:
-                price.rules.add(kind="hard").t.add(length=512, value=t)
+                price.rules.add(rule="hard").below.add(length=512, value=t)
         for cuts in plan.skip:
             point.skip.add(cuts=cuts)
     return whole
