@@ -40,7 +40,7 @@ class TestCall final : public Call {
   int completed = 0;
 };
 
-class DeskRig final : private UpstreamListener, private ShadowListener {
+class DeskRig final : private UpstreamListener, private AuditListener {
  public:
   // `cascade`: in place of a pipeline, of its stages one after the other.
   explicit DeskRig(std::uint64_t seed, bool cascade = false)
@@ -477,16 +477,16 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
       }
       running_.emplace_back(upstream, upstream->write());
     }
-    for (const auto& [shadow, row] : effects.shadows) {
-      const auto fault = shadow->write(row);
+    for (const auto& [audit, row] : effects.audits) {
+      const auto fault = audit->write(row);
       EXPECT_FALSE(fault.has_value()) << fault->message;
-      shadow->received_ns = now;
-      shadow->deadline_ns = now + shadow->of().default_timeout_ns;
+      audit->received_ns = now;
+      audit->deadline_ns = now + audit->about().of->default_timeout_ns;
     }
     for (Call* call : effects.releases) call->let_go();
-    for (const auto& [shadow, row] : effects.shadows) {
+    for (const auto& [audit, row] : effects.audits) {
       Effects more;
-      desk_.submit(*shadow, now, more);
+      desk_.submit(*audit, now, more);
       run(more);
     }
     for (const auto& call : effects.calls) call();
@@ -498,9 +498,9 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
   }
 
   void upstream_done(UpstreamCall& /*upstream*/, transport::Answer /*answer*/) override {}
-  void shadow_done(Shadow& shadow) override {
-    desk_.shadow_ended(shadow);
-    delete &shadow;
+  void audit_done(Audit& audit) override {
+    desk_.audit_ended(audit);
+    delete &audit;
   }
 
   const bool cascade_;

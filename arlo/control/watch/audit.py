@@ -49,7 +49,7 @@ class AuditWatch:
                 level=logging.WARNING,
                 pipeline=stats.model,
                 rows=audit.rows,
-                differ=audit.rows - audit.agreed,
+                differ=audit.disagreed,
                 allowed=round(audit.may_differ, 1),
                 advice="measure again on labelled rows of today (`arlo accuracy`) what each variant gets right",
             )

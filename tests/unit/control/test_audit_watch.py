@@ -19,7 +19,7 @@ def test_an_alarm_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     watch = audit.AuditWatch(config, None, counters)  # type: ignore[arg-type]
     for alarm, told in ((False, 0), (True, 1), (True, 1), (False, 1), (True, 2)):
         stats = proto.message("Stats")(model="pipe")
-        stats.audit.rows, stats.audit.agreed, stats.audit.may_differ, stats.audit.alarm = 100, 60, 25.0, alarm
+        stats.audit.rows, stats.audit.disagreed, stats.audit.may_differ, stats.audit.alarm = 100, 40, 25.0, alarm
         watch.see(stats)
         assert counters["drift_alarms"] == told
     said = [record.fields for record in caplog.records if record.getMessage() == "pipeline_audit"]  # type: ignore[attr-defined]
