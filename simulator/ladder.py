@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from arlo.catalog.bundle import load_ms
 from arlo.errors import ConfigError
-from arlo.planning.planner import Planner, PlannerSettings
+from arlo.planning.planner import PlannerSettings
+from arlo.planning.serving import planner_for
 from arlo.planning.view import RuntimeView
 from arlo.simulator.profiles import capacity
 from arlo.simulator.scenario.scenario import Scenario
@@ -47,7 +48,7 @@ class Ladder:
         # What the workers hold when it is all runtimes: named and numbered like one more of them.
         self.bundle = len(models) if scenario.bundle == "all" else None
         planned = models[: scenario.models[0].runtimes] if scenario.models else models  # of several: there are no plans
-        self.planner = Planner(_settings(scenario, sum(self.beside)), planned)
+        self.planner = planner_for(_settings(scenario, sum(self.beside)), planned)
         self.static = tuple(self.index[runtime.name] for runtime in self.planner.planned)
         self.longest = self.static[-1] if self.static else order[-1]
         if self.bundle is not None:

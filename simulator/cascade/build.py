@@ -120,7 +120,7 @@ def build(
 
 
 def _energy(config: ScenarioConfig, stages: Sequence[int]) -> Sequence[Sequence[tuple[int, int, float]]]:
-    """What `arlo cascade energy` wrote of each of these stages; nothing where it has not of one."""
+    """What `arlo fit --objective energy` wrote of each of these stages; nothing where it has not of one."""
     if config.cascade.manifest is None:
         return ()
     of_all = [stage.energy_mj for stage in CascadeManifest.load(config.cascade.manifest).stages]

@@ -88,7 +88,7 @@ def read_study(manifest: Path, data: Path, records: Path | None) -> Study:
     """The records of a cascade.json. ConfigError where it has no points, or texts or records are missing."""
     cascade, texts = CascadeManifest.load(manifest), read_data(data)
     if cascade.data is None:
-        raise ConfigError(f"{manifest} has no operating points yet: run `arlo cascade search`")
+        raise ConfigError(f"{manifest} has no operating points yet: run `arlo fit`")
     folder = manifest if manifest.is_dir() else manifest.parent
     found = Records(records or folder / "records", texts)
     return load_study(cascade, folder, texts, found, shares=cascade.data.split, seed=cascade.data.seed)

@@ -14,7 +14,7 @@ SINGLE = "single:"
 
 @section("cascade")
 class CascadeSection:
-    """A cascade in place of one model (docs/cascades.md): its rows come from records, where there is a `manifest`, else
+    """A cascade in place of one model (docs/flows.md): its rows come from records, where there is a `manifest`, else
     from a population that the [[stage]] describe. [workload], [cluster], [dispatch] and [[fault]] are as ever; there is
     nothing to allocate or to scale."""
 
@@ -73,7 +73,7 @@ class CascadeSection:
     watts: tuple[float, ...] = option(
         default=(),
         doc="Of a worker that waits, and of one that executes: energy of a row is modelled by these. Without them by "
-        "what `arlo cascade energy` wrote of every stage, rows alone and no time that workers wait; else not told.",
+        "what `arlo fit` wrote of every stage, rows alone and no time that workers wait; else not told.",
         unit="W",
         minimum=0,
     )

@@ -157,9 +157,9 @@ class WorkloadSection:
     )
     trace: Path | None = option(
         default=None,
-        doc="A trace file, CSV or Parquet with arrived_at_s and length.",
+        doc="A trace file (CSV) with arrived_at_s and length.",
         left_out="drawn",
-        flag=Flag("FILE", "the requests of a trace (CSV or Parquet)"),
+        flag=Flag("FILE", "the requests of a trace (CSV)"),
     )
     tokens: Literal["context", "generated", "total"] | None = option(
         default=None,
@@ -195,13 +195,13 @@ class ClusterSection:
         default="arlo",
         doc="`arlo`: as it is shipped. `paper`: as it is published (Algorithm 1, Eq. 1). Its rivals: `st` pads "
         "everything to the longest, `dt` has one dynamic-shape runtime, `infaas` packs requests onto variants. Each "
-        "sets the defaults of [dispatch], [allocation] and [scaling]; docs/latency-profiles.md says how.",
+        "sets the defaults of [dispatch], [allocation] and [scaling]; docs/profiles.md says how.",
         flag=Flag("NAME", "arlo as it ships, paper as it is published, or a rival: st, dt, infaas", sweep=True),
     )
     profile: str | None = option(
         default=None,
         doc="Latencies of the runtimes: a name that `arlo simulate --profiles` lists, a repository with `arlo.json`, "
-        "or what `arlo profile` wrote.",
+        "or what `arlo compile profile` wrote.",
         left_out="`bert-base`",
         relation="not with [[runtime]]",
         flag=Flag("NAME", "latencies: the name of a latency profile, or a repository"),
@@ -233,7 +233,7 @@ class ClusterSection:
     )
     dynamic: str | None = option(
         default=None,
-        doc="Model of the latency of dynamic shapes; docs/latency-profiles.md has them.",
+        doc="Model of the latency of dynamic shapes; docs/profiles.md has them.",
         left_out="what was measured; `added` for profiles that are not measured",
         relation="with profile",
         flag=Flag("NAME", "model of the latency of dynamic shapes, for dt"),

@@ -26,7 +26,7 @@ def run_cascades(asked: Sequence[Plan], args: argparse.Namespace) -> int:
     """Simulate every plan. ConfigError for what is only there of a single model."""
     from rich.console import Console
 
-    from arlo.cli.cascade.common import need_scipy
+    from arlo.cli.fit.common import need_scipy
     from arlo.report.progress import LiveBar
     from arlo.simulator.cascade.build import build
     from arlo.simulator.cascade.engine import run

@@ -46,7 +46,7 @@ EPILOG = """examples:
 
 Latencies are of answers, from arrival to answer; attainment is over all arrivals. A load that the workers cannot carry
 is a result, not an error: exit code 0, and a warning that says what it would take. With a file of token counts
-(docs/tokens.md), --tokens names its policies: printed, price, fixed:N.
+(docs/adapt.md), --tokens names its policies: printed, price, fixed:N.
 """
 
 
@@ -69,7 +69,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print JSON; of several runs, a list under `runs`")
     out.add_argument("--plot", type=Path, metavar="FILE", help="write a report: .html, or .json for `arlo report`")
-    out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv or .parquet")
+    out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv")
     out.add_argument("--price", type=float, metavar="P", help="of a GPU-hour: print what a month of this costs")
     out.add_argument("--save", type=Path, metavar="FILE.toml", help="write the scenario to a file, and run it")
     out.add_argument("--jobs", type=int, metavar="N", help="processes for several runs (default: one for each core)")
@@ -117,8 +117,8 @@ def _check(args: argparse.Namespace) -> None:
         for option, value in (("--workers", args.workers), ("--instances", args.instances), ("--record", args.record)):
             if value is not None:
                 raise ConfigError(f"--find-workers looks for the number of GPUs itself: leave {option} out")
-    if args.record is not None and args.record.suffix.lower() not in (".csv", ".parquet"):
-        raise ConfigError(f"--record writes .csv or .parquet, not {args.record.suffix or args.record.name!r}")
+    if args.record is not None and args.record.suffix.lower() != ".csv":
+        raise ConfigError(f"--record writes .csv, not {args.record.suffix or args.record.name!r}")
     if args.plot is not None and args.plot.suffix.lower() not in (".html", ".htm", ".json"):
         raise ConfigError(f"--plot writes a page, .html, or a file for `arlo report`, .json, not {args.plot.name!r}")
     if args.price is not None and not (math.isfinite(args.price) and args.price > 0):

@@ -1,5 +1,5 @@
-"""The document that `arlo status` prints once and `arlo top` repeats: the answers of control plane and gateway, and the
-rows of arlo.cli.top.tables made of them. Pure: no terminal, no network.
+"""The document that `arlo top` shows: the answers of control plane and gateway, and the rows of arlo.cli.top.tables
+made of them. Pure: no terminal, no network.
 
 Counters are compared with an earlier sample of the same run of the gateway; without one, rates are averages since its
 start.
@@ -152,7 +152,7 @@ def models_of(deployment: Document) -> list[Document]:
 
 
 def health(sample: Sample) -> str:
-    """One of HEALTH: that of the worst model; see the help of `arlo status`."""
+    """One of HEALTH: that of the worst model; see the help of `arlo top --once`."""
     if not sample.shown or sample.gateway_error:
         return "unreachable"
     if not sample.deployment.get("version"):

@@ -8,7 +8,7 @@
 //     good enough by the rule of the price                exit                                    rules/guard.h
 //     else to the next stage, or further ahead (skip), its unimportant words left out             rules/prune.h
 //
-// Source: Tabi sections 3 and 4, HybridServe section IV; what they leave open is decided in docs/cascades.md.
+// Source: Tabi sections 3 and 4, HybridServe section IV; what they leave open is decided in docs/flows.md.
 #pragma once
 
 #include <cstdint>

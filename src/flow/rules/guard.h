@@ -43,7 +43,7 @@ struct Guard {
 // Throws std::invalid_argument, naming the field, which begins with `name`.
 void validate(const Guard& guard, const std::string& name);
 
-// u in [0, 1) of a row at a stage (docs/cascades.md): the same for the same seed on every machine.
+// u in [0, 1) of a row at a stage (docs/flows.md): the same for the same seed on every machine.
 double hash01(std::uint64_t seed, std::uint64_t row, std::int32_t stage);
 
 // The probability that a row with this score takes it, as far as no load is looked at.

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 
 
 async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: Any, tmp_path: Path) -> None:
-    """Rows that end early, and rows that go on to the end, with what each stage said; for `arlo cascade refresh`."""
+    """Rows that end early, and rows that go on to the end, with what each stage said; for `arlo fit --from`."""
     everywhere = {"small": (0, 1), "middle": (2,), "large": (3,)}
     deployment = cascade_deployment(workers, everywhere, shadow_share=1.0, shadow_max_busy=1.0)
     wanted = expected(range(400))
@@ -64,7 +64,7 @@ async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: An
 
         write_cascade(tmp_path)
         options = [str(tmp_path / "cascade.json"), "--from", gateway.admin, "--json"]
-        assert await asyncio.to_thread(main, ["cascade", "refresh", *options]) == 0
+        assert await asyncio.to_thread(main, ["fit", *options]) == 0
         made = CascadeManifest.load(tmp_path).point("usual-refreshed")
         assert made.search == "refresh"
         assert made.agreement >= CascadeManifest.load(tmp_path).point("usual").agreement
@@ -78,7 +78,7 @@ async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: An
         rows = (await gateway.call("GetSample", model="kinds")).rows
         assert 0 < len(rows) <= 40
         assert {said.stage for row in rows for said in row.said} == {0, 1}
-        assert await asyncio.to_thread(main, ["cascade", "refresh", *options]) != 0
+        assert await asyncio.to_thread(main, ["fit", *options]) != 0
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await gateway.call("GetSample", model="none")
         assert raised.value.code() == grpc.StatusCode.NOT_FOUND
@@ -109,10 +109,9 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     before = json.loads((tmp_path / "cascade.json").read_text())
     for options, said in (
         (["--from", "127.0.0.1:1"], "no gateway answers at the admin address"),
-        (["--point", "none"], "no operating point 'none'; it has: usual, safe"),
-        (["--point", "safe", "--temperatures"], "give --point or --temperatures"),
+        (["other.json", "--from", "127.0.0.1:1"], "takes one cascade.json"),
     ):
-        assert main(["cascade", "refresh", str(tmp_path), *options]) != 0
+        assert main(["fit", str(tmp_path), *options]) != 0
         assert said in capsys.readouterr().err
     assert json.loads((tmp_path / "cascade.json").read_text()) == before
 

@@ -12,7 +12,6 @@ import pytest
 from arlo.cascade.search.table import Table
 from arlo.cascade.spec import hard
 from arlo.cascade.study import Measured, Study
-from arlo.cli import main
 from arlo.errors import ConfigError
 from arlo.simulator.cascade.rows import read_study
 from arlo.simulator.scenario.config import parse
@@ -21,7 +20,7 @@ from benchmarks.papers.hybridserve import search as hybridserve
 from benchmarks.papers.tabi import ablation
 from benchmarks.papers.tabi import search as tabi
 
-from .conftest import EXAMPLES, LOAD, Made, of_records, said_by
+from .conftest import EXAMPLES, LOAD, Made, fit, of_records, said_by
 
 
 def test_printed_benefits() -> None:
@@ -88,9 +87,7 @@ def test_cocktail_is_as_slow_as_its_slowest() -> None:
 
 
 def study_of(path: Path) -> Study:
-    data = ["--data", str(path.parent / "texts.jsonl")]
-    assert main(["cascade", "calibrate", str(path), *data]) == 0
-    assert main(["cascade", "search", str(path), *data, "--tolerance", "0.01"]) == 0
+    fit(path, "--tolerance", "0.01")
     return read_study(path, path.parent / "texts.jsonl", None)
 
 

@@ -20,7 +20,7 @@ from arlo.simulator.cascade.engine import CascadeResult, run
 from arlo.simulator.cascade.rows import draw_by_length, read_study
 from arlo.simulator.scenario.config import load, parse, to_toml
 
-from .conftest import EXAMPLES, LOAD, Made, of_records
+from .conftest import EXAMPLES, LOAD, Made, fit, of_records
 
 POPULATION = """\
 [[stage]]
@@ -43,9 +43,7 @@ def simulated(text: str) -> CascadeResult:
 def searched(made: Made) -> Path:
     """With operating points."""
     path = made()
-    data = ["--data", str(path.parent / "texts.jsonl")]
-    assert main(["cascade", "calibrate", str(path), *data]) == 0
-    assert main(["cascade", "search", str(path), *data, "--tolerance", "0.01"]) == 0
+    fit(path, "--tolerance", "0.01")
     return path
 
 
@@ -137,8 +135,7 @@ def test_other_texts_from_some_moment_on(searched: Path) -> None:
         some = dataclasses.replace(said.take(unsure), row=np.arange(len(unsure)))
         new.append(stage_key(cascade, folder, new, stage), some)
     change = f'[[change]]\nat_s = 30\ndata = "{folder / "other.jsonl"}"\n'
-    data = ["--data", str(folder / "texts.jsonl")]
-    assert main(["cascade", "search", str(searched), *data, "--plain"]) == 0
+    fit(searched, "--plain")
     whole = of_records(searched, 'point = "eo"')  # of whole texts: these are the ones recorded here
     found = simulated(whole + change + f'records = "{folder / "elsewhere"}"\n')
     before, after = found.parts

@@ -1,4 +1,4 @@
-"""`arlo status` and `arlo top`: rates between two samples, small charts, and the commands over a real control port and
+"""`arlo top`: rates between two samples, small charts, and the commands over a real control port and
 admin server."""
 
 from __future__ import annotations
@@ -381,7 +381,7 @@ async def cluster() -> AsyncIterator[tuple[str, MovingAdmin]]:
 
 
 async def status(*arguments: str) -> int:
-    return await asyncio.to_thread(main, ["status", *arguments])
+    return await asyncio.to_thread(main, ["top", "--once", *arguments])
 
 
 NOBODY = "127.0.0.1:1"
@@ -457,7 +457,7 @@ async def test_another_programs_port_is_named() -> None:
         (["--control", "127.0.0.1:0"], "that port is drawn when `arlo serve` starts"),
         (["--admin", "h:99999"], "--admin must be HOST:PORT"),
         (["x.toml", "--admin", "h:1"], "give CONFIG.toml or --admin, not both"),
-        ([], "standard output is not a terminal: use `arlo status` for one screen, or give --json"),
+        ([], "standard output is not a terminal: give --once for one screen, or --json"),
     ],
 )
 def test_wrong_command_lines(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def test_what_is_wrong_is_named(folder: Path, more: str, says: str) -> None:
     [
         ("[cascade]\nslo_ms = 1\n", "", "cascade.manifest is missing"),
         ('[cascade]\nmanifest = "cascade.json"\n', "", "cascade.slo_ms is missing"),
-        ('[cascade]\nmanifest = "none.json"\nslo_ms = 1\n', "", r"none.json cannot be read .*arlo cascade init"),
+        ('[cascade]\nmanifest = "none.json"\nslo_ms = 1\n', "", r"none.json cannot be read .*arlo fit"),
         ("", "", r"workers.count is missing: how many workers hold the models"),
     ],
 )

@@ -71,7 +71,6 @@ HEAVY = {
     "plotly",
     "transformers",
     "pytriton",
-    "pyarrow",
     "scipy",
 }
 

@@ -132,8 +132,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("[allocation]\ninstances = [1, 2]", "s.toml:2: allocation.instances are 3 in all, but there are 10 workers"),
         ('[allocation]\nkind = "fixed"', "s.toml:1: allocation.instances is needed with kind"),
         (
-            '[allocation]\nobjective = "queueing"\nsolver = "highs"',
-            's.toml:3: allocation.solver highs solves objective = "paper" only',
+            '[allocation]\nobjective = "queueing"\nsolver = "gurobi"',
+            's.toml:3: allocation.solver gurobi solves objective = "paper" only',
         ),
         (
             '[cluster]\nworkers = 9\n[scaling]\nkind = "target"\nmax_workers = 8',

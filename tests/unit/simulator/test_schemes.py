@@ -91,7 +91,7 @@ class TestSchemes:
     @pytest.mark.parametrize("name", SCHEMES)
     def test_every_field_can_be_set(self, base: Profile, name: str) -> None:
         dispatch = Dispatch(policy="ilb", max_queued=9)
-        allocate = Allocate(kind="global", solver="highs")
+        allocate = Allocate(kind="global", solver="gurobi")
         scale = Scale(kind="target", max_workers=7)
         made = scheme(
             name, base, workers=3, max_lengths=(128, 256), policy=dispatch, allocation=allocate, scaling=scale
