@@ -421,7 +421,6 @@ class CascadeStage:
         over: str = "min",
         squared: bool = False,
         label_order: Sequence[int] = [],
-        weight: float = 1.0,
     ) -> None: ...
     def confidence(
         self,

@@ -47,8 +47,8 @@
 
 #include "dispatch/scheduler.h"
 #include "flow/cascade/spec.h"
-#include "flow/pipeline/guard.h"
 #include "flow/pipeline/pipeline.h"
+#include "flow/rules/guard.h"
 #include "simulate/histogram.h"
 #include "solve/tokens/chooser.h"
 
@@ -187,10 +187,10 @@ struct Pipeline {
   // wrong, sure and unsure on the same ones; so are its children.
   struct Rows {
     struct Stage {
-      std::vector<flow::pipeline::Guard> guards;  // of its edges and exits; empty: shares decide, as without rows
-      bool first = false;                         // one edge at most
-      std::vector<float> scores;                  // [guards, variants, rows]
-      std::vector<std::int32_t> labels;           // [variants, rows]
+      std::vector<flow::Guard> guards;   // of its edges and exits; empty: shares decide, as without rows
+      bool first = false;                // one edge at most
+      std::vector<float> scores;         // [guards, variants, rows]
+      std::vector<std::int32_t> labels;  // [variants, rows]
     };
     std::size_t count = 0;            // above 0
     std::vector<std::uint8_t> right;  // [prefixes, rows]: the answer of this way is

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "flow/pipeline/edges.h"
 #include "simulate/checks.h"
 
 namespace arlo::simulate {
@@ -133,7 +134,8 @@ bool Roots::recorded_edges(Slot root, VisitId visit) {
     scores_.push_back(stage.scores[(g * variants + variant) * given_.rows->count + row(root)]);
   }
   flow::pipeline::take_edges(stage.guards, stage.first, variant, stage.labels[variant * given_.rows->count + row(root)],
-                             scores_, pipeline_, visit, taken_);
+                             scores_, {.row = requests_[root].number, .length = requests_[root].length}, pipeline_,
+                             visit, taken_);
   for (auto& t : taken_) t = stage.guards[static_cast<std::size_t>(t)].edge;
   return true;
 }

@@ -367,7 +367,7 @@ def _shadow_notes(shadows: Document) -> list[Note]:
         return []
     text = f"shadow rows: {rows}, {disagreed} of which the last stage answers otherwise"
     text += f" ({disagreed / rows:.1%})" if rows else ""
-    text += f"; {shadows['epsilon']:.1%} may" if shadows["epsilon"] else ""
+    text += f"; {shadows['may_differ'] / rows:.1%} may" if shadows["may_differ"] else ""
     text += f"; {shadows['skipped']} left out while it was busy, {shadows['failed']} failed"
     return [(f"DRIFT: {text}", "red")] if shadows["alarm"] else [(text, "")]
 
@@ -472,9 +472,8 @@ def audited(audit: Document) -> list[Note]:
     """How often the most accurate variants give the same answer, and whether that is as often as accuracies promise."""
     if not audit["rows"]:
         return []
-    text = (
-        f"audit: {audit['agreed']} of {audit['rows']} rows, expected accuracy {audit['accuracy'] / audit['rows']:.1%},"
-    )
-    text += f" are answered alike by the most accurate variants; {audit['rows'] - audit['agreed']} differ: "
+    rows, differ = audit["rows"], audit["disagreed"]
+    text = f"audit: {rows - differ} of {rows} rows, expected accuracy {audit['accuracy'] / rows:.1%},"
+    text += f" are answered alike by the most accurate variants; {differ} differ: "
     text += "more often than their accuracies allow" if audit["alarm"] else f"at most {audit['may_differ']:.1f} may"
     return [(text, "red" if audit["alarm"] else "")]

@@ -31,7 +31,7 @@ class AuditWatch:
                 level=logging.WARNING,
                 pipeline=seen.whole.model,
                 rows=audit.rows,
-                differ=audit.rows - audit.agreed,
+                differ=audit.disagreed,
                 allowed=round(audit.may_differ, 1),
                 advice="measure again on labelled rows of today (`arlo fit --variants`) what each variant gets right",
             )

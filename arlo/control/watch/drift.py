@@ -85,7 +85,7 @@ class DriftWatch:
             point=stats.point,
             shadow_rows=stats.shadows.rows,
             disagreed=round(stats.shadows.disagreed / max(1, stats.shadows.rows), 4),
-            allowed=round(stats.shadows.epsilon, 4),
+            allowed=round(stats.shadows.may_differ / max(1, stats.shadows.rows), 4),
             advice="record, calibrate and search again on traffic of today",
         )
         if self._config.drift != "raise":

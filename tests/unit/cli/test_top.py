@@ -207,7 +207,7 @@ def test_a_row_of_a_cascade_is_one_row_whatever_stages_it_runs_on() -> None:
 def test_shadow_rows_that_differ_too_often_are_an_alarm() -> None:
     sample = cascade(1)
     shadows = sample.stats["kinds"]["shadows"]
-    shadows |= {"rows": 100, "disagreed": 9, "epsilon": 0.02, "alarm": True}
+    shadows |= {"rows": 100, "disagreed": 9, "may_differ": 2.0, "alarm": True}
     (note,) = document(sample)["now"]["flows"][0]["notes"]
     assert note[1] == "red"
     assert note[0].startswith("DRIFT: shadow rows: 100, 9 of which the last stage answers otherwise (9.0%); 2.0% may")
@@ -258,7 +258,7 @@ def test_tenants_and_audits() -> None:
     assert [line.split(":")[0] for line in lines] == ["tenant search", "tenant mail"]
     assert lines[1].endswith("; 75% of the worker time, at 8 times the price")
     assert audited(to_dict(stats)["audit"]) == []
-    stats.audit.rows, stats.audit.agreed, stats.audit.may_differ, stats.audit.accuracy = 200, 170, 25.0, 180.0
+    stats.audit.rows, stats.audit.disagreed, stats.audit.may_differ, stats.audit.accuracy = 200, 30, 25.0, 180.0
     ((text, style),) = audited(to_dict(stats)["audit"])
     assert text.startswith("audit: 170 of 200 rows, expected accuracy 90.0%, are answered alike")
     assert (text.endswith("30 differ: at most 25.0 may"), style) == (True, "")

@@ -16,7 +16,7 @@ async def test_an_alarm_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     watch = AuditWatch(counters)
     for alarm, told in ((False, 0), (True, 1), (True, 1), (False, 1), (True, 2)):
         stats = proto.message("Stats")(model="pipe")
-        stats.audit.rows, stats.audit.agreed, stats.audit.may_differ, stats.audit.alarm = 100, 60, 25.0, alarm
+        stats.audit.rows, stats.audit.disagreed, stats.audit.may_differ, stats.audit.alarm = 100, 40, 25.0, alarm
         await watch.on_stats(Snapshot((), stats))
         assert counters["drift_alarms"] == told
     said = [record.fields for record in caplog.records if record.getMessage() == "pipeline_audit"]  # type: ignore[attr-defined]

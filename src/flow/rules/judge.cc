@@ -1,4 +1,4 @@
-#include "flow/cascade/confidence.h"
+#include "flow/rules/judge.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,39 +38,39 @@ void dirichlet(const Calibrator& calibrator, std::span<double> out) {
 }
 
 // A worker may answer with more or fewer labels than its model has.
-bool fits(const StageSpec& stage, std::size_t labels) {
-  const auto& by = stage.calibrator;
+bool fits(const Judge& judge, std::size_t labels) {
+  const auto& by = judge.calibrator;
   const auto as_many = [labels](std::size_t size) { return size == 0 || size == labels; };
-  return as_many(stage.label_order.size()) && as_many(by.bias.size());
+  return as_many(judge.label_order.size()) && as_many(by.bias.size());
 }
 
-void in_order(const StageSpec& stage, std::span<const float> logits, std::span<double> out) {
+void in_order(const Judge& judge, std::span<const float> logits, std::span<double> out) {
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    out[stage.label_order.empty() ? i : stage.label_order[i]] = static_cast<double>(logits[i]);
+    out[judge.label_order.empty() ? i : judge.label_order[i]] = static_cast<double>(logits[i]);
   }
 }
 
-double finish(const StageSpec& stage, double value) {
-  if (stage.calibrator.kind == Calibrator::Kind::kIsotonic) value = along(stage.calibrator.curve, value);
-  return stage.squared ? value * value : value;
+double finish(const Judge& judge, double value) {
+  if (judge.calibrator.kind == Calibrator::Kind::kIsotonic) value = along(judge.calibrator.curve, value);
+  return judge.squared ? value * value : value;
 }
 
-double of_tokens(const StageSpec& stage, const Signals& signals, std::int32_t length, std::span<double> scratch) {
+double of_tokens(const Judge& judge, const Signals& signals, std::int32_t length, std::span<double> scratch) {
   const std::size_t tokens = signals.logits.size() / signals.labels;
   std::vector<double> all(tokens);
   for (std::size_t i = 0; i < tokens; ++i) {
-    if (!calibrate(stage, signals.logits.subspan(i * signals.labels, signals.labels), length, scratch)) return 0;
-    all[i] = score_of(stage.score, scratch);
+    if (!calibrate(judge, signals.logits.subspan(i * signals.labels, signals.labels), length, scratch)) return 0;
+    all[i] = score_of(judge.score, scratch);
   }
-  if (stage.over == Over::kMean) {
+  if (judge.over == Over::kMean) {
     double sum = 0;
     for (const double value : all) sum += value;
-    return finish(stage, sum / static_cast<double>(tokens));
+    return finish(judge, sum / static_cast<double>(tokens));
   }
   std::size_t rank = 0;
-  if (stage.over == Over::kQ10) rank = (tokens - 1) / 10;
+  if (judge.over == Over::kQ10) rank = (tokens - 1) / 10;
   std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank), all.end());
-  return finish(stage, all[rank]);
+  return finish(judge, all[rank]);
 }
 
 }  // namespace
@@ -114,10 +114,10 @@ bool finite(const Signals& signals) {
   return all(signals.logits) && all(signals.end_logits);
 }
 
-bool calibrate(const StageSpec& stage, std::span<const float> logits, std::int32_t length, std::span<double> out) {
-  const Calibrator& by = stage.calibrator;
-  if (!fits(stage, logits.size()) || out.size() != logits.size()) return false;
-  in_order(stage, logits, out);
+bool calibrate(const Judge& judge, std::span<const float> logits, std::int32_t length, std::span<double> out) {
+  const Calibrator& by = judge.calibrator;
+  if (!fits(judge, logits.size()) || out.size() != logits.size()) return false;
+  in_order(judge, logits, out);
   switch (by.kind) {
     case Calibrator::Kind::kTemperature:
     case Calibrator::Kind::kIsotonic: {
@@ -136,28 +136,28 @@ bool calibrate(const StageSpec& stage, std::span<const float> logits, std::int32
   return false;
 }
 
-bool raw_probabilities(const StageSpec& stage, std::span<const float> logits, std::span<double> out) {
-  if (!fits(stage, logits.size()) || out.size() != logits.size()) return false;
-  in_order(stage, logits, out);
+bool raw_probabilities(const Judge& judge, std::span<const float> logits, std::span<double> out) {
+  if (!fits(judge, logits.size()) || out.size() != logits.size()) return false;
+  in_order(judge, logits, out);
   return softmax(out);
 }
 
-double confidence(const StageSpec& stage, const Signals& signals, std::int32_t length, std::vector<double>& scratch) {
-  if (stage.score == Score::kOutput) {
+double confidence(const Judge& judge, const Signals& signals, std::int32_t length, std::vector<double>& scratch) {
+  if (judge.score == Score::kOutput) {
     const auto own = static_cast<double>(signals.confidence);
-    return std::isfinite(own) ? finish(stage, std::clamp(own, 0.0, 1.0)) : 0;
+    return std::isfinite(own) ? finish(judge, std::clamp(own, 0.0, 1.0)) : 0;
   }
   if (signals.labels == 0 || signals.logits.empty()) return 0;
   scratch.resize(signals.labels);
   if (!signals.end_logits.empty()) {
-    if (!calibrate(stage, signals.logits, length, scratch)) return 0;
-    const double start = score_of(stage.score, scratch);
-    if (!calibrate(stage, signals.end_logits, length, scratch)) return 0;
-    return finish(stage, std::min(start, score_of(stage.score, scratch)));
+    if (!calibrate(judge, signals.logits, length, scratch)) return 0;
+    const double start = score_of(judge.score, scratch);
+    if (!calibrate(judge, signals.end_logits, length, scratch)) return 0;
+    return finish(judge, std::min(start, score_of(judge.score, scratch)));
   }
-  if (signals.logits.size() > signals.labels) return of_tokens(stage, signals, length, scratch);
-  if (!calibrate(stage, signals.logits, length, scratch)) return 0;
-  return finish(stage, score_of(stage.score, scratch));
+  if (signals.logits.size() > signals.labels) return of_tokens(judge, signals, length, scratch);
+  if (!calibrate(judge, signals.logits, length, scratch)) return 0;
+  return finish(judge, score_of(judge.score, scratch));
 }
 
 }  // namespace arlo::flow

@@ -1,4 +1,4 @@
-#include "flow/cascade/prune.h"
+#include "flow/rules/prune.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,9 @@
-#include "gateway/fleet/expand.h"
+#include "gateway/fleet/edges.h"
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "gateway/fleet/rules.h"
 
 namespace arlo::gateway {
 namespace {
@@ -126,6 +129,49 @@ MaybeFault resolve_prune(const v1::PipelineEdge& from, const FlowSpec::Stage& ta
 }
 
 }  // namespace
+
+MaybeFault check_edge(const v1::Pipeline& from, const v1::PipelineEdge& edge, const FindModel& model,
+                      const std::string& pipeline) {
+  const auto& tail = from.stages(static_cast<int>(edge.from()));
+  const auto* head = edge.to() < 0 ? nullptr : &from.stages(edge.to());
+  const std::string where = pipeline + "edge " + tail.name() + ">" + (head == nullptr ? "exit" : head->name()) + ": ";
+  try {
+    const auto guard = guard_of(edge.guard());
+    flow::validate(guard, "guard");
+    if (guard.judges() && tail.logits().empty()) {
+      return invalid(pipeline + "stage '" + tail.name() + "' has no logits for the guards of its edges");
+    }
+    if (guard.follows_load() && edge.guard().gain_size() != tail.variants_size()) {
+      return invalid(where + "a gain for each variant of its tail, with a rule that follows the load");
+    }
+    if (score_of(edge.guard().score()) == flow::Score::kOutput) {
+      return invalid(where + "score: 'output' is a stage's own, which those of cascades have");
+    }
+  } catch (const std::invalid_argument& error) {
+    return invalid(where + error.what());
+  }
+  const bool makes_one = !edge.has_chunks() && !edge.has_expand();
+  if ((edge.falls_back() || !edge.weights().empty()) && (head == nullptr || !makes_one)) {
+    return invalid(where + "one answer goes with another where the row goes on as one row to a stage");
+  }
+  if (edge.weights().empty()) return {};
+  const bool good = edge.weights_size() == 2 && edge.weights(0) >= 0 && edge.weights(1) >= 0 &&
+                    edge.weights(0) + edge.weights(1) > 0 && edge.weights(0) + edge.weights(1) < 1e9;
+  if (!good) return invalid(where + "weights are two numbers of at least 0, of which one is above");
+  if (head->logits().empty() || tail.logits().empty()) {
+    return invalid(where + "answers are mixed by their logits, which both stages must have");
+  }
+  const auto output = [&](const v1::PipelineStage& stage) {
+    const auto one = model(stage.variants(0).model());
+    return one->outputs[static_cast<std::size_t>(one->find_output(stage.logits()))];
+  };
+  const auto a = output(tail);
+  const auto b = output(*head);
+  if (a.dims != b.dims || a.token_level || b.token_level || a.dims.size() != 1) {
+    return invalid(where + "answers are mixed that have the same labels, for the row");
+  }
+  return {};
+}
 
 MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, const FlowSpec::Stage& head,
                    const std::string& pipeline, FlowSpec::Edge& edge) {

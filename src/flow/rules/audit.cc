@@ -1,4 +1,4 @@
-#include "flow/cascade/drift.h"
+#include "flow/rules/audit.h"
 
 #include <algorithm>
 #include <cmath>

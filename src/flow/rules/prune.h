@@ -5,9 +5,29 @@
 #include <span>
 #include <vector>
 
-#include "flow/cascade/spec.h"
-
 namespace arlo::flow {
+
+// Words that do not matter are left out on the way to the next stage (Tabi Eq. 5, section 4.2).
+struct PruneSpec {
+  double alpha = 0;       // a token is kept if its importance is above alpha times the mean; 0: nothing is pruned
+  bool over_all = false;  // the mean is over special tokens, too
+  bool to_level = true;   // only as far as a shorter runtime is reached, and no further
+  std::int32_t min_words = 4;
+  // Of a row that has no time for its runtime: words up to this alpha may go for a shorter one, and with them at most
+  // this share of its importance; below `alpha`: none.
+  double alpha_max = 0;
+  double most_removed = 0.5;
+};
+
+// Throws std::invalid_argument, naming the field.
+void validate(const PruneSpec& prune);
+
+// What a vocabulary says of words.
+struct Vocabulary {
+  std::vector<std::uint8_t> word_start;  // a bit for each id: it begins a word; ids beyond: they do
+  std::vector<std::int64_t> special;     // ascending: ids that are no words
+  std::vector<std::int64_t> keep;        // ascending: ids whose words are always kept
+};
 
 // The same text in the tokens of another vocabulary.
 struct Rewording {

@@ -1,33 +1,19 @@
-#include "flow/pipeline/guard.h"
-
-#include <algorithm>
-
-#include "flow/cascade/confidence.h"
+#include "flow/pipeline/edges.h"
 
 namespace arlo::flow::pipeline {
-namespace {
-
-// As far as no load is looked at.
-bool holds(const Guard& guard, std::int32_t label, double score) {
-  if (!guard.judges()) return true;
-  if (label < 0 || score < guard.at_least || (guard.below > 0 && score >= guard.below)) return false;
-  return guard.labels.empty() ||
-         std::find(guard.labels.begin(), guard.labels.end(), static_cast<std::uint32_t>(label)) != guard.labels.end();
-}
-
-}  // namespace
 
 void take_edges(std::span<const Guard> guards, bool first, std::size_t variant, std::int32_t label,
-                std::span<const double> scores, const Pipeline& core, VisitId visit, std::vector<std::int32_t>& taken) {
+                std::span<const double> scores, const RowFacts& row, const Pipeline& core, VisitId visit,
+                std::vector<std::int32_t>& taken) {
   taken.clear();
+  const auto hold = [&](std::size_t g) { return holds(guards[g], label, scores[g], row, core.stage(visit)); };
   const auto pays = [&](std::size_t g, std::span<const std::int32_t> edges) {
     const Guard& guard = guards[g];
-    return core.pays(visit, edges, along(guard.gain[variant], scores[g]),
-                     guard.threshold == Guard::Threshold::kPlanned);
+    return core.pays(visit, edges, along(guard.gain[variant], scores[g]), guard.rule == Guard::Rule::kPlanned);
   };
   for (std::size_t g = 0; g < guards.size(); ++g) {
     const Guard& guard = guards[g];
-    if (!holds(guard, label, scores[g])) continue;
+    if (!hold(g)) continue;
     if (guard.edge < 0) {
       if (guard.follows_load()) continue;  // below: what else it could take is not known yet
       taken.clear();                       // what exits takes no other
@@ -40,7 +26,7 @@ void take_edges(std::span<const Guard> guards, bool first, std::size_t variant, 
   if (taken.empty()) return;
   std::vector<std::int32_t> edges;
   for (std::size_t g = 0; g < guards.size(); ++g) {
-    if (guards[g].edge >= 0 || !guards[g].follows_load() || !holds(guards[g], label, scores[g])) continue;
+    if (guards[g].edge >= 0 || !guards[g].follows_load() || !hold(g)) continue;
     if (edges.empty()) {
       for (const std::int32_t t : taken) edges.push_back(guards[static_cast<std::size_t>(t)].edge);
     }

@@ -1,8 +1,7 @@
-// Whether early answers still agree with the last stage as often as they did when the cascade was searched. Rows whose
-// answer was early run on the last stage as well, a small share of them (shadow rows); after each one a bet against
-// "P(differ) <= epsilon" is settled, whose capital exceeds 1 / alpha with probability alpha at most, ever (Ville;
-// Waudby-Smith and Ramdas, 2024). Of a pipeline each row has an epsilon of its own, by the accuracies that were
-// expected of both answers. Pure. arlo/cascade/drift.py is its twin.
+// Whether answers are as good as they should be. A small share of the rows is asked again the most accurate way; after
+// each one a bet against "P(differ) <= epsilon" is settled, whose capital exceeds 1 / alpha with probability alpha at
+// most, ever (Ville; Waudby-Smith and Ramdas, 2024). A cascade has one epsilon, of its operating point; of a pipeline
+// each row has its own, by the accuracies that were expected of both answers. Pure. arlo/cascade/drift.py is its twin.
 #pragma once
 
 #include <array>
