@@ -210,7 +210,6 @@ class Manifest:
     # That share the model, in the order of their numbers, with the names of their classes: its input `task` says which
     # one a row is of, and the first of its logits are that task's. Empty: there is no such input.
     tasks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    fit: int | None = None  # instances that a device holds, each less than 10 % slower; None: not measured
     counts: str = ""  # the output that says how many children each row has; empty: none has any
     # Not in the file: runtimes that a logical model in the repository answers with (docs/plugin.md), as found there. A
     # server that runs the plugin holds all of them.
@@ -249,6 +248,7 @@ class Manifest:
             raise ConfigError(f"{path} is not JSON ({error}): build the repository again") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             raise ConfigError(f"{path} is not of manifest format {FORMAT}: build the repository again")
+        raw.pop("fit", None)  # which was measured once, and nothing went by it
         try:
             manifest = cls(
                 **{
@@ -343,8 +343,6 @@ def _problems(manifest: Manifest) -> Iterator[str]:
             yield f"{field} is {getattr(manifest, field)!r}; known are {', '.join(get_args(Activation))}"
     if not manifest.runtimes:
         yield "it lists no runtimes"
-    if manifest.fit is not None and not _is_whole(manifest.fit, 1, 10_000):
-        yield f"{manifest.fit} instances fit a device; it is 1 to 10000"
     yield from (f"{what} is given twice" for what in _twice(f"runtime {r.name}" for r in manifest.runtimes))
     kinds = (
         f"a {'dynamic' if r.dynamic else 'static'} runtime of max_length {r.max_length}" for r in manifest.runtimes

@@ -34,8 +34,7 @@ def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool =
             runtimes.append(runtime)
             continue
         runtimes.append(_apply(runtime, measured, profile.device))
-    fit = manifest.fit if profile.colocation is None else profile.colocation.fit
-    return dataclasses.replace(manifest, runtimes=tuple(runtimes), recommendation=None, fit=fit)
+    return dataclasses.replace(manifest, runtimes=tuple(runtimes), recommendation=None)
 
 
 def _apply(runtime: Runtime, measured: RuntimeProfile, device: str) -> Runtime:

@@ -13,7 +13,7 @@ import pytest
 from arlo import config
 from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, Runtime
 from arlo.errors import ConfigError
-from arlo.profiler import Colocation, How, LatencyProfile, Point, RuntimeProfile, runtime_hash, with_profile
+from arlo.profiler import How, LatencyProfile, Point, RuntimeProfile, runtime_hash, with_profile
 from arlo.profiler.findings import staircase_lines, warnings
 from arlo.profiler.job import keep_points
 
@@ -157,31 +157,6 @@ def test_with_profile_replaces_the_latencies() -> None:
     )
     # What a profile was applied to is still what was measured.
     assert with_profile(applied, PROFILE) == applied
-
-
-def test_how_many_fit_is_kept_applied_and_not_lost(tmp_path: Path) -> None:
-    name = PROFILE.runtimes[0].name
-    known = dataclasses.replace(PROFILE, colocation=Colocation(runtime=name, mean_us=(100, 105, 130), ended="slow"))
-    known.save(tmp_path / "profile.json")
-    assert LatencyProfile.load(tmp_path / "profile.json") == known
-    assert json.loads((tmp_path / "profile.json").read_text())["colocation"]["fit"] == 2
-    assert keep_points(fresh(), known).colocation == known.colocation
-    rebuilt = known.with_runtime(dataclasses.replace(known.runtimes[0], hash="other"))
-    assert keep_points(fresh(), rebuilt).colocation is None
-    applied = with_profile(MANIFEST, known)
-    assert applied.fit == 2
-    assert with_profile(applied, PROFILE).fit == 2  # not measured again
-    ids = InputTensor(name="input_ids", datatype="INT64", role="ids")
-    dataclasses.replace(applied, inputs=(ids,)).save(tmp_path)
-    assert Manifest.load(tmp_path).fit == 2
-    dataclasses.replace(applied, inputs=(ids,), fit=0).save(tmp_path)
-    with pytest.raises(ConfigError, match="0 instances fit a device"):
-        Manifest.load(tmp_path)
-    raw = json.loads((tmp_path / "profile.json").read_text())
-    raw["colocation"]["mean_us"] = [0]
-    (tmp_path / "profile.json").write_text(json.dumps(raw))
-    with pytest.raises(ConfigError, match="times above 0"):
-        LatencyProfile.load(tmp_path / "profile.json")
 
 
 def test_what_a_load_takes_is_kept_applied_and_not_lost(tmp_path: Path) -> None:
