@@ -259,7 +259,7 @@ bench: setup ## the shorter benchmarks; results go to benchmarks/results with th
 	$(PY) -m benchmarks.load.cpu
 
 .PHONY: figures
-figures: setup ## the papers' evaluations beside ours: docs/evaluation.md and tables; SHORT=1 for a look
+figures: setup ## the papers' figures next to ours: tables, build/figures/arlo.md; SHORT=1 for a look
 	$(PY) -m benchmarks.papers.arlo $(if $(SHORT),--short)
 	$(PY) -m benchmarks.papers.cascades
 	$(PY) -m benchmarks.papers.loki $(if $(SHORT),--short)

@@ -8,6 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from arlo.catalog.toml_text import to_toml
 from arlo.cli.text import print_json
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError, GatewayError
@@ -170,33 +171,7 @@ def _keys(section: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """As JSON and TOML have it."""
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, dict):
-        return {str(key): item for key, item in value.items()}
-    return value
-
-
-def to_toml(sections: dict[str, Any]) -> str:
-    """The sections as TOML."""
-    parts = []
-    for name, given in sections.items():
-        for values in given if isinstance(given, list) else [given]:
-            head = f"[[{name}]]" if isinstance(given, list) else f"[{name}]"
-            parts.append(f"{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items()))
-    return "\n".join(parts)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return repr(value)
+    return list(value) if isinstance(value, tuple) else value

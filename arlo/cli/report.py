@@ -15,7 +15,8 @@ EPILOG = """examples:
   arlo report monday/report.json tuesday/report.json --out both.html      one over the other
 
 These write result files: `arlo replay --out DIR`; `arlo replay`, `arlo fit` and `arlo plan flow` with `--report
-FILE.json`; `arlo simulate` and `arlo simulate trace inspect` with `--plot FILE.json`. With a name in .html they write the page themselves.
+FILE.json`; `arlo simulate` and `arlo simulate trace inspect` with `--plot FILE.json`. With a name in .html they write
+the page themselves.
 """
 
 

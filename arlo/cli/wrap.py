@@ -15,7 +15,7 @@ EPILOG = """examples:
 
 The file: [model] name, files, and backend (python), max_batch (1), max_length (1), latency ([[length, rows, ms]]),
 counts, labels, memory_mb; [[input]] name, datatype, dims, pad_value; [[output]] name, datatype, dims, of_children,
-on_request, token_level; [parameters] for the model's own code. See docs/pipeline-tensors.md."""
+on_request, token_level; [parameters] for the model's own code. See docs/flow-file.md."""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:

@@ -26,23 +26,20 @@ from arlo.control.reconcile.cascade import fill_cascade, kept_point
 from arlo.control.reconcile.choice import choose
 from arlo.control.reconcile.pipeline import fill_pipeline, kept_plan, plan_message, records_of
 from arlo.control.reconcile.placement import Plan, plan_from_config
-from arlo.control.watch.audit import AuditWatch
-from arlo.control.watch.drift import DriftWatch
-from arlo.control.watch.energy import EnergyWatch
-from arlo.control.watch.feed import Snapshot, Watcher
-from arlo.control.watch.point import PointWatch
-from arlo.control.watch.tasks import TaskWatch
 from arlo.errors import GatewayError
 from arlo.planning.flows.numbers import Numbers
 from arlo.planning.lengths.advice import dynamic_runtime
 from arlo.planning.models import Served
 from arlo.planning.planner import Planner, PlannerSettings
 from arlo.planning.serving import planner_for
-from arlo.workers.pool import WorkerPool
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # watchers, which `arlo config check` has no use for, take a while to load
     from arlo.control.reconcile.deployments import Deployments
     from arlo.control.reconcile.moves import Probe
+    from arlo.control.watch.energy import EnergyWatch
+    from arlo.control.watch.feed import Snapshot, Watcher
+    from arlo.control.watch.tasks import TaskWatch
+    from arlo.workers.pool import WorkerPool
 
 log = logging.getLogger("arlo.control")
 
@@ -258,6 +255,10 @@ class Cascade(Models):
         return [] if seen.whole is None else [seen.whole]  # where rows end, whatever stages they ran on
 
     def watchers(self, deployments: Deployments, counters: Counter[str]) -> Mapping[str, Watcher]:
+        from arlo.control.watch.drift import DriftWatch
+        from arlo.control.watch.energy import EnergyWatch
+        from arlo.control.watch.point import PointWatch
+
         self._energy = EnergyWatch(self.config.workers)
         found: dict[str, Watcher] = {
             "point": PointWatch(self._cascade, self.config.workers.run_dir, deployments),
@@ -331,6 +332,8 @@ class Pipeline(Models):
         deployments.flow_plan = kept_plan(self._pipeline, deployment)
 
     def watchers(self, deployments: Deployments, counters: Counter[str]) -> Mapping[str, Watcher]:
+        from arlo.control.watch.audit import AuditWatch
+
         return {"audit": AuditWatch(counters)} if self._pipeline.audit > 0 else {}
 
     def tasks(
@@ -338,6 +341,8 @@ class Pipeline(Models):
     ) -> TaskWatch | None:
         if not any(one.tasks for one in self.manifest.models):
             return None
+        from arlo.control.watch.tasks import TaskWatch
+
         return TaskWatch(self.config, self._pipeline, pool, served=served, change=change, probe=probe)
 
 

@@ -78,7 +78,7 @@ def _model(group: Any) -> None:
         nargs="?",
         const="all",
         help="add the output importance [rows, tokens]: the attention that each token receives, over all layers or the "
-        "last K. It costs time; only requests that name it get it (docs/signals.md)",
+        "last K. It costs time; only requests that name it get it (docs/compile.md)",
     )
     group.add_argument(
         "--confidence",
@@ -143,7 +143,7 @@ def _engine(group: Any) -> None:
         "--tolerance",
         metavar="X",
         type=float,
-        help="largest absolute difference to the original model (default: by precision, docs/verification.md)",
+        help="largest absolute difference to the original model (default: by precision, docs/compile.md)",
     )
 
 

@@ -14,7 +14,7 @@ SINGLE = "single:"
 
 @section("cascade")
 class CascadeSection:
-    """A cascade in place of one model (docs/cascades.md): its rows come from records, where there is a `manifest`, else
+    """A cascade in place of one model (docs/flows.md): its rows come from records, where there is a `manifest`, else
     from a population that the [[stage]] describe. [workload], [cluster], [dispatch] and [[fault]] are as ever; there is
     nothing to allocate or to scale."""
 

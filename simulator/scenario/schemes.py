@@ -9,7 +9,7 @@
     paper   Arlo as the paper has it: Algorithm 1, and every 120 s the allocation that minimises Eq. 1
     arlo    what Arlo ships: late binding, and an allocation that counts waiting
 
-Every field can be set; docs/latency-profiles.md says what is the paper's and what had to be chosen.
+Every field can be set; docs/profiles.md says what is the paper's and what had to be chosen.
 """
 
 from __future__ import annotations

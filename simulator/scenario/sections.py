@@ -195,7 +195,7 @@ class ClusterSection:
         default="arlo",
         doc="`arlo`: as it is shipped. `paper`: as it is published (Algorithm 1, Eq. 1). Its rivals: `st` pads "
         "everything to the longest, `dt` has one dynamic-shape runtime, `infaas` packs requests onto variants. Each "
-        "sets the defaults of [dispatch], [allocation] and [scaling]; docs/latency-profiles.md says how.",
+        "sets the defaults of [dispatch], [allocation] and [scaling]; docs/profiles.md says how.",
         flag=Flag("NAME", "arlo as it ships, paper as it is published, or a rival: st, dt, infaas", sweep=True),
     )
     profile: str | None = option(
@@ -233,7 +233,7 @@ class ClusterSection:
     )
     dynamic: str | None = option(
         default=None,
-        doc="Model of the latency of dynamic shapes; docs/latency-profiles.md has them.",
+        doc="Model of the latency of dynamic shapes; docs/profiles.md has them.",
         left_out="what was measured; `added` for profiles that are not measured",
         relation="with profile",
         flag=Flag("NAME", "model of the latency of dynamic shapes, for dt"),

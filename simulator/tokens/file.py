@@ -1,7 +1,7 @@
 """A file with [tokens]: a body at several token counts, what queries are like, and how they are put together.
 
 Tables are [tokens], [[tokens.variant]], [tokens.accuracy], [tokens.bin_accuracy] and [[tokens.query]], and beside them
-[workload] as of any scenario (docs/tokens.md). An unknown key is an error with the nearest one that exists.
+[workload] as of any scenario (docs/adapt.md). An unknown key is an error with the nearest one that exists.
 """
 
 from __future__ import annotations

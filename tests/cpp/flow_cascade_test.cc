@@ -1,4 +1,4 @@
-// Golden numbers of the cascades' decision (docs/cascades.md), which the Python twin must give too.
+// Golden numbers of the cascades' decision (docs/flows.md), which the Python twin must give too.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -19,20 +19,6 @@ from arlo.planning.allocation.solve import SOLVERS, make_solver
 AGREE = 1e-6
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 10**9))
-def test_an_objective_is_the_value_of_its_allocation(seed: int) -> None:
-    """Equal to the last bit, and Eq. 2, 3 and 7 hold."""
-    from arlo.planning.allocation.exact import ExactSolver
-    from arlo.planning.allocation.problem import flow
-
-    asked = random_problem(seed)
-    found = ExactSolver().solve(asked, time_limit_s=20)
-    assert found.objective == flow(asked, found.instances).objective
-    assert sum(found.instances) == asked.workers
-    assert all(n >= low for n, low in zip(found.instances, asked.lower_bounds, strict=True))
-
-
 def random_curve(rng: random.Random, latency_ms: float) -> LatencyCurve:
     """max_batch 1 for two runtimes in three; else up to 32 rows, each further one at 0 to 1.2 of the first."""
     if rng.random() < 2 / 3:

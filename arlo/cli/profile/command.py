@@ -84,7 +84,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads of the worker (default: workers.threads, else 1)"
     )
-    parser.add_argument("--device", metavar="TEXT", help="what the worker runs on, for the record (default: found out)")
     parser.add_argument("--fresh", action="store_true", help="measure all again, keep no point of --out")
     parser.add_argument("--update", action="store_true", help="write the latencies into the repository's arlo.json too")
     parser.add_argument("--json", action="store_true", help="print the profile as JSON")
@@ -123,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     manifest = Manifest.load(target.repository)
     before = LatencyProfile.load(target.out) if target.out.exists() and not args.fresh else None
     try:
-        profile = asyncio.run(_measure(target, manifest, options, before, device=args.device))
+        profile = asyncio.run(_measure(target, manifest, options, before))
     except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
         if target.out.exists():
             _note(f"interrupted: what was measured is in {target.out}; the same command goes on from there")
@@ -186,8 +185,6 @@ async def _measure(
     manifest: Manifest,
     options: ProfileOptions,
     before: LatencyProfile | None,
-    *,
-    device: str | None,
 ) -> LatencyProfile:
     from rich.console import Console
 
@@ -195,12 +192,11 @@ async def _measure(
     from arlo.profiler import profile_runtimes
     from arlo.profiler.machine import describe_device
 
-    if device is None:
-        device = (
-            f"worker at {target.endpoint}"
-            if target.endpoint is not None
-            else describe_device(target.repository, manifest, threads=target.threads or 1)
-        )
+    device = (
+        f"worker at {target.endpoint}"
+        if target.endpoint is not None
+        else describe_device(target.repository, manifest, threads=target.threads or 1)
+    )
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # SIGINT does so by itself

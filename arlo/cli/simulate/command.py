@@ -46,7 +46,7 @@ EPILOG = """examples:
 
 Latencies are of answers, from arrival to answer; attainment is over all arrivals. A load that the workers cannot carry
 is a result, not an error: exit code 0, and a warning that says what it would take. With a file of token counts
-(docs/tokens.md), --tokens names its policies: printed, price, fixed:N.
+(docs/adapt.md), --tokens names its policies: printed, price, fixed:N.
 """
 
 

@@ -27,7 +27,7 @@ SWEPT = ("router", "drop", "workers", "rate", "seed")
 
 def add_flow_flags(parser: argparse.ArgumentParser) -> None:
     """Those of flow files alone."""
-    group = parser.add_argument_group("a flow file (docs/pipelines.md)")
+    group = parser.add_argument_group("a flow file (docs/flows.md)")
     group.add_argument("--router", metavar="NAME,...", help="price, plan or maf (default: the file's)")
     group.add_argument(
         "--drop", metavar="NAME,...", help="slack, reroute, per_task, last or none (default: the file's)"

@@ -29,7 +29,7 @@ EPILOG = """examples:
 MAKE_EPILOG = """examples:
   arlo simulate trace make stable.csv --arrivals twitter-stable --rate 1000 --duration-s 600
   arlo simulate trace make bursty.csv --arrivals twitter-bursty --rate 8000 --burst 4 --sojourn-ms 200 --seed 7
-  arlo simulate trace make varying.csv --arrivals twitter-bursty --segment bursty --rate 60 --length tweets --rescale 512
+  arlo simulate trace make varying.csv --arrivals twitter-bursty --segment bursty --rate 60 --length tweets
   arlo simulate trace make plain.csv --rate ramp:10:100 --duration-s 60 --length uniform:1:512 --json
   arlo simulate trace make azure.csv --trace AzureLLMInferenceTrace_conv.csv --tokens generated
 """

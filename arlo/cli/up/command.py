@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.catalog.toml_text import to_toml
 from arlo.cli.serve import as_dict
 from arlo.cli.text import print_json_line
 from arlo.errors import ArloError, ConfigError, EnvironmentProblem, GatewayError, how_to_install
@@ -64,31 +65,7 @@ LEAST_SLO_MS = 150
 SLO_FACTOR = 4  # times the longest row of the longest length
 NICE = 19
 
-CONFIG = """# Written by `arlo up`. Yours to copy: `arlo serve` takes it, docs/configuration.md describes each key.
-
-[model]
-name = {name}
-repository = "repository"
-slo_ms = {slo_ms}
-{default_prompt}{timeout}
-[workers]
-count = {workers}
-threads = {threads}
-run_dir = "run"
-
-[gateway]
-grpc_address = {grpc}
-api_address = {api}
-aliases = {aliases}
-auto_truncate = {auto_truncate}
-cors_origins = {cors_origins}
-max_body_bytes = {max_body_bytes}
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
-
-[control]
-http_address = "127.0.0.1:0"
-"""
+COMMENT = "Written by `arlo up`. Yours to copy: `arlo serve` takes it, docs/configuration.md describes each key."
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -326,26 +303,35 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
     from arlo.control.serve import serve
 
     manifest = _first(args, source, folder / "repository")
-    path, name = folder / "serve.toml", json.dumps(source.name)
-    cores = len(os.sched_getaffinity(0))
-    prompt = "" if args.default_prompt is None else f"default_prompt = {json.dumps(args.default_prompt)}\n"
+    path, cores = folder / "serve.toml", len(os.sched_getaffinity(0))
     workers = args.workers or (1 if args.device == "cuda" else min(MOST_WORKERS, cores))
-    path.write_text(
-        CONFIG.format(
-            name=name,
-            slo_ms=args.slo_ms or _slo_ms(manifest),
-            workers=workers,
-            threads=args.threads or min(cores, max(1, 2 * cores // workers)),
-            grpc=json.dumps(grpc),
-            api=json.dumps(api),
-            aliases="{" + ", ".join(f"{json.dumps(each)} = {name}" for each in sorted({*args.alias})) + "}",
-            auto_truncate=json.dumps(args.auto_truncate),
-            default_prompt=prompt,
-            cors_origins=json.dumps(args.cors_origin),
-            max_body_bytes=args.max_body_mb << 20,
-            timeout="" if args.timeout_ms is None else f"default_timeout_ms = {args.timeout_ms}\n",
-        )
-    )
+    free = "127.0.0.1:0"
+    sections = {
+        "model": {
+            "name": source.name,
+            "repository": "repository",
+            "slo_ms": args.slo_ms or _slo_ms(manifest),
+            "default_prompt": args.default_prompt,
+            "default_timeout_ms": args.timeout_ms,
+        },
+        "workers": {
+            "count": workers,
+            "threads": args.threads or min(cores, max(1, 2 * cores // workers)),
+            "run_dir": "run",
+        },
+        "gateway": {
+            "grpc_address": grpc,
+            "api_address": api,
+            "aliases": dict.fromkeys(sorted({*args.alias}), source.name),
+            "auto_truncate": args.auto_truncate,
+            "cors_origins": args.cors_origin,
+            "max_body_bytes": args.max_body_mb << 20,
+            "http_address": free,
+            "admin_address": free,
+        },
+        "control": {"http_address": free},
+    }
+    path.write_text(to_toml(sections, COMMENT))
     config = configuration.load(path)
     events.configure(as_json=args.log_json, level=logging.INFO if args.log_json else logging.WARNING)
 

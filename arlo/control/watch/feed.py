@@ -7,11 +7,13 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from arlo.control.gateway.admin import AdminClient
 from arlo.errors import GatewayError
 from arlo.planning.traffic.shift import SAMPLE_S
+
+if TYPE_CHECKING:
+    from arlo.control.gateway.admin import AdminClient
 
 LISTEN_S = 1.0  # between two calls of a watcher
 

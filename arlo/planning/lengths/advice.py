@@ -19,7 +19,7 @@ LEAST_SAVED = 0.15
 """Share of the dynamic runtime's expected time that static ones must save to be recommended.
 
 Splitting the workers over lengths costs something: a request waits for an instance of its level, or is padded further,
-where any worker of a dynamic deployment would have taken it. Simulated (docs/polymorphing.md), 4 workers break even at
+where any worker of a dynamic deployment would have taken it. Simulated (docs/tuning.md), 4 workers break even at
 some 23 %, 10 at 13 % and 40 at 5 %. And two measurements of one runtime on a shared machine differ by some percent; the
 manifest has no confidence intervals."""
 

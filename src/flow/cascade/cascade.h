@@ -8,7 +8,7 @@
 //     good enough by the rule of the price                exit
 //     else to the next stage, or further ahead (skip), its unimportant words left out (prune.h)
 //
-// Source: Tabi sections 3 and 4, HybridServe section IV; what they leave open is decided in docs/cascades.md.
+// Source: Tabi sections 3 and 4, HybridServe section IV; what they leave open is decided in docs/flows.md.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ struct Decision {
   double confidence = 0;
 };
 
-// u in [0, 1) of a row at a stage (docs/cascades.md): the same for the same seed on every machine.
+// u in [0, 1) of a row at a stage (docs/flows.md): the same for the same seed on every machine.
 double hash01(std::uint64_t seed, std::uint64_t row, std::int32_t stage);
 
 // Tabi Eq. 4.

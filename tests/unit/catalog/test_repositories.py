@@ -1,4 +1,4 @@
-"""Repositories on disk: changed files are refused, the tokenizer is read as it is now, several models share a folder."""
+"""Repositories: changed files are refused, the tokenizer is read as it is now, several models share a folder."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import pytest
 from google.protobuf import json_format
 
 from arlo import _core, config, proto
-from arlo.cli.config import effective, to_toml
+from arlo.catalog.toml_text import to_toml
+from arlo.cli.config import effective
 from arlo.config.field import Doc, hints, option, same, section
 from arlo.config.flag import choices
 from arlo.config.gateway import gateway_json

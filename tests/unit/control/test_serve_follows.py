@@ -198,7 +198,9 @@ def test_a_runtime_that_nobody_measured_is_not_served(dynamic_pays: Manifest, tm
         runtimes = tuple(dataclasses.replace(r, latency=()) if r.name in names else r for r in dynamic_pays.runtimes)
         return dataclasses.replace(dynamic_pays, runtimes=runtimes)
 
-    with pytest.raises(ConfigError, match=r"no latency of m_len16 was measured, .* run `arlo compile profile .* --update` on"):
+    with pytest.raises(
+        ConfigError, match=r"no latency of m_len16 was measured, .* run `arlo compile profile .* --update` on"
+    ):
         choose(configured(tmp_path, 'runtimes = "static"'), without("m_len16"))
     with pytest.raises(ConfigError, match="no latency of m_dynamic was measured"):
         choose(configured(tmp_path), without("m_dynamic", "m_len64"))
