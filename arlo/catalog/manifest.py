@@ -248,6 +248,7 @@ class Manifest:
             raise ConfigError(f"{path} is not JSON ({error}): build the repository again") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             raise ConfigError(f"{path} is not of manifest format {FORMAT}: build the repository again")
+        raw.pop("fit", None)  # which was measured once, and nothing went by it
         try:
             manifest = cls(
                 **{

@@ -15,7 +15,6 @@ from arlo.errors import ConfigError
 from arlo.profiler.staircase import Staircase, staircase
 
 FORMAT = 1
-SLOWER = 0.10  # than alone, an instance among so many is still one that fits (Tabi, section 7.1)
 
 T = TypeVar("T")
 
