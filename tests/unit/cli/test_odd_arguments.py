@@ -232,3 +232,23 @@ def test_what_an_import_makes_of_ctrl_c_is_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(app, "main", lambda _: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         cli.main([])
+
+
+@pytest.mark.parametrize("how", ["sys.excepthook(Key, Key(), None)", "weakref.ref(C(), raises)"])
+def test_an_interrupt_that_python_lets_fall_is_sent_again(how: str) -> None:
+    """Printed by C code that goes on, or raised in a callback: the command ends all the same, with nothing printed."""
+    program = f"""
+import sys, time, weakref
+from arlo import cli
+from arlo.cli import app
+Key = KeyboardInterrupt
+class C: pass
+def raises(_): raise Key
+def run(arguments):
+    {how}
+    time.sleep(60)
+app._run = run
+sys.exit(cli.main(["version"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
