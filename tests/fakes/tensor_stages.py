@@ -21,7 +21,7 @@ Tensor = tuple[object, ...]  # name, datatype, dims, flags
 
 
 def _stage(kind: str, model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
-    """A file for `arlo wrap`; `name` and `code` are filled in with str.format."""
+    """A file for `arlo compile wrap`; `name` and `code` are filled in with str.format."""
     text = (
         f'[model]\nname = "{{name}}"\nfiles = {{{{"model.py" = "{{code}}"}}}}\n{model}\n[parameters]\nkind = "{kind}"\n'
     )

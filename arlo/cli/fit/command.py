@@ -28,7 +28,8 @@ DESCRIPTION = """Make several models of rising cost into one: find out when the 
 Every model runs every text on a real worker (`records`). Confidence is calibrated on one part of the texts, thresholds
 are searched on another, and what is reported of an operating point comes from a third, which nothing was chosen on.
 The result is a cascade.json, which `arlo serve` serves. Each step is kept: the same command resumes after Ctrl-C, and
-repeats only the steps whose inputs have changed.
+repeats only the steps whose inputs have changed. A cascade.json is fitted again with the options of the last time,
+except for those that are given.
 
 Exit code 1: a bar is missed on the test split. With the whole 95 % interval, the default point loses more accuracy than
 --tolerance, or the risk of a guarantee is above its promise; or the calibration error (ECE15) of a stage is neither
@@ -46,6 +47,21 @@ data: JSON lines, {"text", "text_pair"?, "label"?, "group"?}. Texts of one group
 splits. Without labels, accuracy is agreement with the last stage, and is called so."""
 
 RISKS = ("disagreement", "harm", "accuracy loss")
+# The options that say how a cascade is fitted, with their defaults.
+DEFAULTS: dict[str, Any] = {
+    "split": None,
+    "calibrator": "temperature",
+    "by_length": None,
+    "alphas": None,
+    "alpha_max": 0.0,
+    "plain": False,
+    "objective": "mean",
+    "watts": None,
+    "tolerance": 0.0,
+    "accuracy": None,
+    "slo_ms": None,
+    "guarantee": None,
+}
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -88,7 +104,6 @@ def _more(parser: argparse.ArgumentParser) -> None:
     how(
         "--calibrator",
         choices=("auto", "temperature", "vector", "dirichlet", "isotonic"),
-        default="temperature",
         help="auto: the best by cross-validation (default: temperature)",
     )
     how("--by-length", metavar="L,...", help="temperatures and thresholds for rows up to each length, where that helps")
@@ -100,16 +115,20 @@ def _more(parser: argparse.ArgumentParser) -> None:
     how(
         "--alpha-max",
         type=float,
-        default=0.0,
         metavar="A",
         help="for rows short of time (default: 0)",
     )
-    how("--plain", action="store_true", help="thresholds alone: never prune, skip stages or mix their answers")
-    how("--objective", choices=("mean", "p99", "energy"), default="mean", help="what to save (default: mean time)")
+    how(
+        "--plain",
+        action="store_true",
+        default=None,
+        help="thresholds alone: never prune, skip stages or mix their answers",
+    )
+    how("--objective", choices=("mean", "p99", "energy"), help="what to save (default: mean time)")
     how("--watts", type=float, metavar="W", help="of a busy device, where no counter of energy can be read")
 
     points = parser.add_argument_group("operating points: ap, as accurate as the last; eo, the best trade").add_argument
-    points("--tolerance", type=float, default=0.0, metavar="F", help="accuracy that ap may lose (default: 0)")
+    points("--tolerance", type=float, metavar="F", help="accuracy that ap may lose (default: 0)")
     points("--accuracy", type=float, metavar="A", help="add the point `target`, of at least this accuracy")
     points("--slo-ms", type=float, metavar="MS", help="and of at most this time")
     points(
@@ -157,8 +176,13 @@ class Fit:
 
         need_scipy()
         self.args = args
-        self.options, self.alphas = _options(args), _alphas(args)
         self.wanted: Wanted = wanted_of(args)
+        self.steps = Steps(self.wanted.out.with_suffix(".fit.json"))
+        before = self.steps.options if self.wanted.again else {}
+        for name, default in DEFAULTS.items():
+            if getattr(args, name) is None:
+                setattr(args, name, before.get(name, default))
+        self.options, self.alphas = _options(args), _alphas(args)
         self.cascade: CascadeManifest = describe(self.wanted)
         self.folder = self.wanted.out.parent
         self.data: Data = read_data(args.data)
@@ -166,7 +190,7 @@ class Fit:
         used = self.wanted.before.data if self.wanted.before is not None else None
         self.split = shares(args.split) or (used.split if used is not None else (0.4, 0.3, 0.3))
         self.records = Records(args.records or self.folder / "records", self.data)
-        self.steps = Steps(self.wanted.out.with_suffix(".fit.json"))
+        self.steps.keep({name: getattr(args, name) for name in DEFAULTS})
 
     def run(self) -> int:
         """All steps; 1 where a bar is missed."""

@@ -31,6 +31,7 @@ class Wanted:
     labels: tuple[str, ...] = ()  # in the order of the first stage's logits; none: its own
     orders: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # labels of a stage's logits
     before: CascadeManifest | None = None  # what `out` holds already
+    again: bool = False  # a cascade.json is named, not its stages
 
 
 def wanted_of(args: argparse.Namespace) -> Wanted:
@@ -50,6 +51,7 @@ def wanted_of(args: argparse.Namespace) -> Wanted:
             labels=given or found.labels,
             orders=orders or kept,
             before=found,
+            again=True,
         )
     pairs = [_stage(text) for text in args.models]
     if len(dict(pairs)) < len(pairs):

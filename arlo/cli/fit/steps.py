@@ -20,15 +20,23 @@ def say(text: str) -> None:
 
 
 class Steps:
-    """The file, `cascade.fit.json`. A file that is missing, damaged or of another format counts as empty."""
+    """The file, `cascade.fit.json`: options of the last fit, and its steps. Empty where it is missing, damaged or of
+    another format."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
             kept = json.loads(path.read_bytes())
-            self._kept: dict[str, Any] = kept["steps"] if kept["format"] == FORMAT else {}
+            right = kept["format"] == FORMAT
+            self._kept: dict[str, Any] = kept["steps"] if right else {}
+            self.options: dict[str, Any] = kept["options"] if right else {}
         except (OSError, ValueError, KeyError, TypeError):
-            self._kept = {}
+            self._kept, self.options = {}, {}
+
+    def keep(self, options: dict[str, Any]) -> None:
+        """The options that these steps are made with."""
+        self.options = options
+        self._save()
 
     def run(self, name: str, inputs: Any, make: Callable[[], Any]) -> Any:
         """What `make` returns, as JSON gives it back; what was kept where the same inputs have been seen before."""
@@ -46,7 +54,7 @@ class Steps:
     def _save(self) -> None:
         temporary = self._path.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps({"format": FORMAT, "steps": self._kept}) + "\n")
+            temporary.write_text(json.dumps({"format": FORMAT, "options": self.options, "steps": self._kept}) + "\n")
             temporary.replace(self._path)
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be written ({error.strerror})") from None

@@ -90,18 +90,35 @@ def test_steps_are_repeated_only_where_their_inputs_changed(made: Made, capsys: 
     told = capsys.readouterr()
     assert "fit: calibrate: done" in told.err
     fit(path, "--tolerance", "0.06")
-    assert "fit: calibrate: unchanged" in capsys.readouterr().err, "split as the cascade says"
+    assert "fit: calibrate: unchanged" in capsys.readouterr().err, "split as before"
     path.with_suffix(".fit.json").write_text("no")
     fit(path, "--tolerance", "0.06")
     assert "fit: search: done" in capsys.readouterr().err
 
 
+def test_options_are_those_of_the_last_time(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    """A report, or a look at a gateway, does not change what is served."""
+    path = made()
+    fit(path, "--tolerance", "0.05", "--plain")
+    points = CascadeManifest.load(path).points
+    capsys.readouterr()
+    fit(path)
+    assert "search: unchanged" in capsys.readouterr().err
+    assert CascadeManifest.load(path).points == points
+    fit(path, "--accuracy", "0.5")
+    assert [point.name for point in CascadeManifest.load(path).points] == ["ap", "eo", "target"]
+    assert all(point.prune.alpha == 0 for point in CascadeManifest.load(path).points), "still plain"
+
+
 def test_points_of_before_are_kept_while_calibrators_are_the_same(made: Made) -> None:
     path = made()
-    fit(path, "--tolerance", "0.05", "--accuracy", "0.5")
     fit(path, "--tolerance", "0.05")
-    assert {point.name for point in CascadeManifest.load(path).points} == {"ap", "eo", "target"}
-    fit(path, "--tolerance", "0.05", "--calibrator", "vector")
+    cascade = CascadeManifest.load(path)
+    own = dataclasses.replace(cascade.points[0], name="own")
+    dataclasses.replace(cascade, points=(*cascade.points, own)).save(path)
+    fit(path)
+    assert {point.name for point in CascadeManifest.load(path).points} == {"ap", "eo", "own"}
+    fit(path, "--calibrator", "vector")
     assert {point.name for point in CascadeManifest.load(path).points} == {"ap", "eo"}
 
 
@@ -123,7 +140,7 @@ def test_energy_that_is_modelled_decides_a_search(made: Made, capsys: pytest.Cap
     assert first.energy_source == "modelled: 500 W for as long as a batch takes"
     single = {length: mj for length, rows, mj in second.energy_mj if rows == 1}
     assert single == {1: 500, 32: 500, 33: 1000, 64: 1000}
-    fit(path, *options[2:])
+    fit(path, "--objective", "mean")
     assert CascadeManifest.load(path).stages[1].energy_mj == second.energy_mj, "kept for simulations"
 
 
@@ -149,10 +166,11 @@ def test_a_point_with_a_guarantee_is_held_to_it(made: Made, capsys: pytest.Captu
     cascade = CascadeManifest.load(path)
     kept = cascade.point("safe")
     assert kept.guarantee is not None
-    strict = dataclasses.replace(kept, guarantee=dataclasses.replace(kept.guarantee, epsilon=0.01))
-    dataclasses.replace(cascade, points=(strict,), default_point="safe").save(path)
-    found = answer(capsys, path, *options, code=1)
-    assert found["failed"] == by_name(found["points"])["safe"]["failed"]
+    promise = dataclasses.replace(kept.guarantee, epsilon=0.01)
+    strict = dataclasses.replace(kept, name="strict", guarantee=promise)
+    dataclasses.replace(cascade, points=(strict,), default_point="strict").save(path)
+    found = answer(capsys, path, code=1)
+    assert found["failed"] == by_name(found["points"])["strict"]["failed"]
     assert "its disagreement is" in found["failed"][0]
     assert "1.00% is promised" in found["failed"][0]
 
