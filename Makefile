@@ -64,7 +64,7 @@ FORCE:
 
 .PHONY: demo serve
 demo: setup ## the main job: compile a real model, start four workers, replay 60 s of text, write a report
-	$(VENV)/bin/arlo demo
+	$(PY) -m benchmarks.demos.whole
 
 serve: setup ## the demo cluster, staying up: text over HTTP on 8080, gRPC on 8001, model `minilm`
 	exec $(VENV)/bin/arlo serve examples/demo.toml
@@ -259,7 +259,7 @@ bench: setup ## the shorter benchmarks; results go to benchmarks/results with th
 	$(PY) -m benchmarks.load.cpu
 
 .PHONY: figures
-figures: setup ## the papers' evaluations beside ours: docs/evaluation.md and tables; SHORT=1 for a look
+figures: setup ## the papers' figures next to ours: tables, build/figures/arlo.md; SHORT=1 for a look
 	$(PY) -m benchmarks.papers.arlo $(if $(SHORT),--short)
 	$(PY) -m benchmarks.papers.cascades
 	$(PY) -m benchmarks.papers.loki $(if $(SHORT),--short)

@@ -421,7 +421,6 @@ class CascadeStage:
         over: str = "min",
         squared: bool = False,
         label_order: Sequence[int] = [],
-        weight: float = 1.0,
     ) -> None: ...
     def confidence(
         self,
@@ -685,8 +684,10 @@ class Simulation:
     def recent_bucket_ns(n: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """Least ns of each of the first n recent buckets."""
 
-    def arrivals_by_length(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
-        """Arrivals since the start, int64 [longest + 1]."""
+    def arrivals_by_length(self, variant: int | None = None) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """
+        Arrivals since the start, int64 [longest + 1], or visits of a variant of a pipeline.
+        """
 
     def workers(self) -> dict[str, NDArray[numpy.int64]]:
         """Columns, one row per worker: int64 arrays."""

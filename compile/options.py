@@ -66,11 +66,8 @@ class CompileOptions:
 
     latency_profile: Path | None = None
     """With lengths or max_batch = auto: a latency profile of this model on the device that will serve it (from
-    `arlo profile`), where this machine cannot run the engine. None: measured here where it can be; else the latency
-    over the length is assumed, and max_batch has to be named."""
-
-    lengths_plot: Path | None = None
-    """With lengths = auto: write a page there of what each further runtime would save."""
+    `arlo compile profile`), where this machine cannot run the engine. None: measured here where it can be; else the
+    latency over the length is assumed, and max_batch has to be named."""
 
     static: bool = True
     """Build a static runtime for each length. False: only those of any length up to the longest of them."""
@@ -119,9 +116,6 @@ class CompileOptions:
     batcher: bool = False
     """Triton joins requests that wait into batches itself, up to max_batch rows: for `[dispatch] batching = "worker"`,
     and for Triton without Arlo. False: a batch is what one request brings, as the gateway forms batches."""
-
-    max_queue_size: int = 0
-    """With batcher: requests that may wait in Triton; 0: no limit. See `arlo.compile.repository.triton_config`."""
 
     jobs: int | None = None
     """Runtimes that are built at a time. None: as many as there are cores and memory for."""
@@ -182,9 +176,8 @@ class CompileOptions:
             raise ConfigError("memory_mb goes with max_batch = auto; leave it out, or let the batches be chosen")
         if self.latency_profile is not None and "auto" not in (self.lengths, self.max_batch):
             raise ConfigError("latency_profile goes with lengths = auto or max_batch = auto; leave it out")
-        for field in ("max_length", "lengths_plot"):
-            if getattr(self, field) is not None and self.lengths != "auto":
-                raise ConfigError(f"{field} goes with lengths = auto; leave it out, or let the lengths be chosen")
+        if self.max_length is not None and self.lengths != "auto":
+            raise ConfigError("max_length goes with lengths = auto; leave it out, or let the lengths be chosen")
         recorded = self.device != "cpu" and self.backend != "native"
         if self.profiles and self.engine == "torch":
             raise ConfigError("profiles is not for torch, whose one runtime holds all lengths")
@@ -195,8 +188,6 @@ class CompileOptions:
             )
         if self.batcher and self.max_batch == 1:
             raise ConfigError("batcher goes with max_batch above 1: Triton's batcher would have nothing to join")
-        if self.max_queue_size < 0 or (self.max_queue_size and not self.batcher):
-            raise ConfigError("max_queue_size is 0 or more, and goes with batcher: Triton queues to batch")
         if self.device != "cpu" and self.engine not in ("onnxruntime", "torch"):
             raise ConfigError(f"device is for onnxruntime and torch; {self.engine} always runs on a GPU")
         if self.kinds and self.engine != "torch":

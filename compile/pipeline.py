@@ -14,7 +14,6 @@ from arlo.catalog.manifest import Manifest, check
 from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
 from arlo.compile.engines.interface import Engine, get_engine
 from arlo.compile.job import Job
-from arlo.compile.lengths.plot import write_page
 from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions, default_lengths
 from arlo.compile.progress import Progress, Reporter
 from arlo.compile.repository.write import Finished, write_repository
@@ -154,8 +153,6 @@ def _lengths(job: Job, report: Reporter, chosen: Callable[[LengthChoice], None])
     )
     choice = choice_of(entry)
     report.total -= (job.options.max_runtimes - len(choice.lengths)) * _steps_of_one(job.engine)
-    if job.options.lengths_plot is not None:
-        write_page(choice, job.options.lengths_plot, title=f"Maximum lengths for {job.model.name}")
     chosen(choice)
     return choice.lengths
 

@@ -153,7 +153,8 @@ def report_lines(manifest: Manifest, summary: dict[str, Any]) -> list[str]:
         out = summary["repository"]
         lines.append(
             "No device here runs these engines: they were verified on the CPU in their place, nothing was "
-            f"measured. On the machine that will serve them: `arlo verify {out}`, then `arlo profile {out} --update`"
+            f"measured. On the machine that will serve them: `arlo compile verify {out}`, then "
+            f"`arlo compile profile {out} --update`"
         )
     return lines
 

@@ -1,122 +1,41 @@
-"""Flows simulated: roots that become visits of a tree of stages, workers that a planner gives to variants, plans anew.
+"""Flows: roots that become visits of a tree of stages, with the planner that serves.
 
-The engine decides with src/flow/pipeline, as the gateway does. Between its steps the planner sees the demand of the
-seconds before and says what each worker holds; a worker that changes drains and loads for the variant's `load_ms`.
+The engine decides with src/flow/pipeline, as the gateway does. Workers hold all variants of all stages, or (`bundle`
+"variant") the one that the planner gives them. The planner is told each second what was counted; at the start, what
+comes in the first one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo import _core
+from arlo.catalog.bundle import bundle_of
 from arlo.catalog.flow import Flow
 from arlo.catalog.flow_accuracy import path_accuracy, way
-from arlo.catalog.flow_exits import gain
+from arlo.catalog.flow_exits import gain, work_s
 from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.errors import ConfigError
-from arlo.planning.flows.demand import Demand
-from arlo.planning.flows.live import FlowTraffic, StageCounts, Traffic, VariantCounts
+from arlo.planning.flows.live import StageCounts, VariantCounts
 from arlo.planning.flows.numbers import SECOND_NS, Numbers
-from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
+from arlo.planning.models import Served as Model
+from arlo.planning.planner import PlannerSettings
+from arlo.planning.serving import planner_for
+from arlo.simulator.report.result import Figures
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, RuntimeModel, Scenario, Workload
 
 MS_NS = 1_000_000
-
-# (demand per second, workers, the plan so far, rows per second that each stage saw, factors and exits as counted)
-Planner = Callable[[float, int, "FlowPlan | None", "Sequence[float] | None", "Traffic | None"], FlowPlan]
-Hold = Literal["plan", "all"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FlowRun:
-    """A simulation of one flow under one load."""
-
-    flow: Flow  # its router, drop rule, SLO and plan period hold
-    planner: Planner
-    workers: int  # that there are at most
-    arrived_ns: NDArray[np.int64]  # of roots, ascending, from 0
-    hold: Hold = "plan"  # what a worker holds: the variant that the plan gives it, or all variants of all stages
-    fixed: bool = False  # with hold="all": all workers stay, however few the plan needs
-    batching: str = "fill"
-    shift: float = math.inf  # a demand that is off the plan's by this part is planned for at once
-    seed: int = 0
-    warmup_s: float = 0.0
-    hop_ms: float = 0.0  # the way to a worker, and back: each
-    noise: tuple[float, ...] = ()  # quantiles of a factor on execution times
-    outcomes: RowOutcomes | None = None
-    counted: bool = (
-        False  # plans are for the factors and exits that were counted so far, as when served; else the flow's
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FlowResult:
-    """Figures over the roots that arrived after the warm-up."""
-
-    roots: int
-    violations: float  # share of the roots that were late, dropped, or answered in part
-    accuracy: float  # of the roots that were answered: expected, or of recorded rows the share that is right
-    utility: float  # the same over all roots, those not on time counting 0
-    fell_back: int  # visits whose further answer did not come: the one before counts
-    leaf_violations: float  # share of the visits without children, and of those dropped, that were not on time
-    leaf_accuracy: float
-    mean_ms: float  # of the roots that were answered, by the end of the last of what they became
-    workers_mean: float
-    workers_most: int
-    dropped: dict[str, int]  # visits, by reason
-    rerouted: int
-    visits: dict[str, int]  # by "stage:variant"
-    plans: int
-    moves: int  # workers that had to load
-    utilisation: float  # mean over the plans
-    solve_ms_mean: float
-    rows: int  # visits that were executed
-    joules: float | None  # of an answered root: what busy workers drew beyond idle; None: some watts are not known
-    joules_total: float | None
-    seconds: dict[str, list[float]]  # by second of arrival: demand, workers, accuracy, violations
-
-    def as_dict(self, *, seconds: bool = False) -> dict[str, Any]:
-        """For JSON."""
-        found = dataclasses.asdict(self)
-        if not seconds:
-            del found["seconds"]
-        return found
-
-
-def planner_of(flow: Flow, outcomes: RowOutcomes | None = None) -> Planner:
-    """The planner that serves."""
-
-    def plan(
-        demand: float,
-        workers: int,
-        before: FlowPlan | None,
-        rows: Sequence[float] | None,
-        traffic: Traffic | None = None,
-    ) -> FlowPlan:
-        return make_plan(
-            flow,
-            demand=demand,
-            workers=workers,
-            outcomes=outcomes,
-            before=before,
-            factors=traffic.factors if traffic else None,
-            exits=traffic.exits if traffic else None,
-            window=traffic.window if traffic else (),
-        )
-
-    return plan
-
 
 Draw = tuple[str, list[float], list[float], list[int], int, list[tuple[int, float]]]
 Guard = tuple[int, str, float, float, list[list[tuple[float, float]]], list[int]]
 StageRows = tuple[list[Guard], bool, list[float], list[int]]
-Rows = tuple[int, list[int], list[StageRows]]  # as _core.Simulation.set_pipeline takes them
+Recorded = tuple[int, list[int], list[StageRows]]  # as _core.Simulation.set_pipeline takes them
 
 
 class Shape(Numbers):
@@ -228,7 +147,7 @@ class Shape(Numbers):
             for stage in self.order
         ]
 
-    def rows(self) -> Rows | None:
+    def rows(self) -> Recorded | None:
         """The recorded rows, of which each root is one. None: some way was not recorded on them."""
         flow, outcomes = self.flow, self._outcomes
         if outcomes is None or not outcomes.rows:
@@ -269,9 +188,9 @@ class Shape(Numbers):
         labels = [int(x) for one in told for x in (np.zeros(outcomes.rows) if one is None else one)]
         return guards, spec.fire == "first", scores, labels
 
-    def plan(self, plan: FlowPlan, hold: Hold) -> _core.PipelinePlan:
-        """What the core needs of a plan."""
-        values = self.values(plan, shared=hold == "all")
+    def plan(self, plan: FlowPlan, *, shared: bool) -> _core.PipelinePlan:
+        """What the core needs of a plan. `shared`: every worker holds all variants."""
+        values = self.values(plan, shared=shared)
         return _core.PipelinePlan(
             demand=values.demand,
             price=values.price,
@@ -283,138 +202,143 @@ class Shape(Numbers):
         )
 
 
-class _Fleet:
-    """The workers, and what each of them holds."""
+def scenario_of(
+    flow: Flow, workload: Workload, *, outcomes: RowOutcomes | None = None, slo_ms: float | None = None, **fields: Any
+) -> Scenario:
+    """Roots that arrive as the workload says; their lengths are those of the flow's entry. `outcomes`: recorded rows.
+    `fields`: others of Scenario."""
+    if slo_ms is not None:
+        flow = dataclasses.replace(flow, slo_ms=slo_ms)
+    own: dict[str, Any] = {
+        "name": flow.name,
+        "workload": workload,
+        "workers": 20,
+        "dispatch": Dispatch(batching="deadline" if flow.drop == "slack" else "fill"),
+        "allocate": Allocate(period_s=flow.plan_period_s),
+        "bundle": "variant",
+        "overhead_ms": 0.0,
+    } | fields
+    runtimes = [
+        runtime
+        for stage in range(len(flow.stages))
+        for k in range(len(flow.stages[stage].variants))
+        for runtime in _runtimes(flow, stage, k, own["dispatch"].batching)
+    ]
+    return Scenario(**own, runtimes=tuple(runtimes), slo_ms=flow.slo_ms, served=ServedFlow(flow, outcomes))
 
-    def __init__(self, job: FlowRun, shape: Shape, engine: _core.Simulation) -> None:
-        self._job, self._shape, self._engine = job, shape, engine
-        self._pools: dict[tuple[int, int, int], int] = {}  # (stage, variant, batch) -> the engine's bundle
-        self._holds: dict[int, tuple[int, int, int]] = {}  # worker -> that
-        self._all: int | None = None
-        self._watts: dict[int, float] = {}  # by the engine's runtime
-        self.moves = 0
+
+def _runtimes(flow: Flow, stage: int, k: int, batching: str) -> list[RuntimeModel]:
+    """Of a variant. Where deadlines form batches, of its own cap, as when served; else the largest with which a path of
+    such stages keeps half of the SLO, as an even split of it."""
+    spec, most = flow.stages[stage].variants[k], max(flow.stages[stage].variants[k].batch_caps)
+    if batching != "deadline":
+        limit = flow.slo_ms * MS_NS / 2 / max(len(flow.line(leaf)) for leaf in range(len(flow.stages)))
+        caps = [rows for rows in spec.batch_caps if spec.latency_ns(rows, len(spec.max_lengths) - 1) <= limit]
+        most = max(caps, default=min(spec.batch_caps))
+    points = [rows for rows in sorted({*spec.table.batches(), 1, most}) if rows <= most]
+    return [
+        RuntimeModel(
+            name=f"{flow.stages[stage].name}:{spec.name}/{length}",
+            max_length=length,
+            points=tuple((length, rows, spec.latency_ns(rows, i) / MS_NS) for rows in points),
+            max_batch=most,
+            capacity=max(1, int(flow.slo_ms * MS_NS * most / spec.latency_ns(most, i))),
+            variant=Numbers(flow).variant[stage, k],
+            load_ms=0 if i else round(spec.load_ms),  # of all of them together
+            watts=spec.watts,
+        )
+        for i, length in enumerate(spec.max_lengths)
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServedFlow:
+    """A flow, and the recorded rows that roots are drawn from."""
+
+    flow: Flow
+    outcomes: RowOutcomes | None = None
+    ahead: int = 0
 
     @property
-    def size(self) -> int:
-        """Workers that there are."""
-        return len(self._holds)
+    def work_s(self) -> float:
+        """What the most accurate variants are busy with a root."""
+        flow = self.flow
+        best = [max(range(len(stage.variants)), key=stage.accuracy) for stage in flow.stages]
+        return math.fsum(
+            flow.multiplicity(s, tuple(best[at] for at in flow.line(s))) * work_s(stage, best[s])
+            for s, stage in enumerate(flow.stages)
+        )
 
-    def joules(self) -> float | None:
-        """What busy workers have drawn so far, beyond idle; None: some watts are not known."""
-        if not self._shape.flow.metered:
-            return None
-        busy = self._engine.runtimes()["busy_ns"]
-        return math.fsum(float(busy[r]) * watts for r, watts in self._watts.items()) / SECOND_NS
+    def planner(self, settings: PlannerSettings, scenario: Scenario) -> Any:
+        by_variant: dict[int, list[RuntimeModel]] = {}
+        for runtime in scenario.runtimes:
+            by_variant.setdefault(runtime.variant, []).append(runtime)
+        models = [
+            Model(bundle=bundle_of(runtimes[0].name.rpartition("/")[0], runtimes), slo_ms=scenario.slo_ms)
+            for _, runtimes in sorted(by_variant.items())
+        ]
+        return planner_for(
+            settings,
+            models=models,
+            divides=scenario.bundle == "variant",
+            flow=self.flow,
+            outcomes=self.outcomes,
+            most=scenario.scale.max_workers if scenario.scale.kind == "plan" else 0,
+        )
 
-    def follow(self, plan: FlowPlan, now: int) -> None:
-        """Changes what the workers hold to what the plan says."""
-        if self._job.hold == "all":
-            few = self._job.workers if self._job.fixed else max(min(plan.workers, self._job.workers), 1)
-            self._resize(few, now)
-            return
-        wanted = {key: count for key, count in plan.instances().items() if count > 0}
-        idle: list[int] = []
-        for worker, key in sorted(self._holds.items()):
-            if wanted.get(key, 0) > 0:
-                wanted[key] -= 1
-            else:
-                idle.append(worker)
-        missing = [key for key, count in sorted(wanted.items()) for _ in range(count)]
-        for key in [*missing]:  # another batch cap of what it holds costs nothing
-            same = next((worker for worker in idle if self._holds[worker][:2] == key[:2]), None)
-            if same is None:
-                continue
-            self._engine.replace(same, self._pool(key), 0)
-            self._holds[same] = key
-            idle.remove(same)
-            missing.remove(key)
-        for key in missing:
-            delay = round(self._spec(key).load_ms * MS_NS)
-            if idle:
-                worker = idle.pop(0)
-                self._engine.replace(worker, self._pool(key), delay)
-            else:
-                worker = self._engine.add_worker(self._pool(key), now + (delay if now > 0 else 0))
-            self.moves += 1 if now > 0 else 0
-            self._holds[worker] = key
-        for worker in idle:
-            self._engine.remove(worker)
-            del self._holds[worker]
-
-    def _resize(self, count: int, now: int) -> None:
-        if self._all is None:
-            stages = enumerate(self._shape.flow.stages)
-            keys = [(s, k, self._batch(s, k)) for s, stage in stages for k in range(len(stage.variants))]
-            self._all = self._engine.add_bundle([r for key in keys for r in self._runtimes(key)], inflight_limit=1)
-        load = math.fsum(v.load_ms for stage in self._shape.flow.stages for v in stage.variants)
-        while len(self._holds) < count:
-            at = now + (round(load * MS_NS) if now > 0 else 0)
-            self._holds[self._engine.add_worker(self._all, at)] = (-1, -1, -1)
-        for worker in sorted(self._holds)[count:]:
-            self._engine.remove(worker)
-            del self._holds[worker]
-
-    def _batch(self, stage: int, k: int) -> int:
-        """Rows. Where deadlines form batches the variant's own cap, as when served; else the largest with which a path
-        of such stages keeps half of the SLO, as an even split of it."""
-        flow = self._shape.flow
-        if self._job.batching == "deadline":
-            return max(flow.stages[stage].variants[k].batch_caps)
-        depth = max(len(flow.line(leaf)) for leaf in range(len(flow.stages)))
-        spec = flow.stages[stage].variants[k]
-        limit = flow.slo_ms * MS_NS / 2 / depth
-        caps = [rows for rows in spec.batch_caps if spec.latency_ns(rows, len(spec.max_lengths) - 1) <= limit]
-        return max(caps, default=min(spec.batch_caps))
-
-    def _spec(self, key: tuple[int, int, int]) -> Any:
-        return self._shape.flow.stages[key[0]].variants[key[1]]
-
-    def _pool(self, key: tuple[int, int, int]) -> int:
-        if key not in self._pools:
-            self._pools[key] = self._engine.add_bundle(self._runtimes(key), inflight_limit=1)
-        return self._pools[key]
-
-    def _runtimes(self, key: tuple[int, int, int]) -> list[int]:
-        spec = self._spec(key)
-        slo_ns = self._shape.flow.slo_ms * MS_NS
-        found = []
-        for i, length in enumerate(spec.max_lengths):
-            ns = spec.latency_ns(key[2], i)
-            points = sorted({*spec.table.batches(), 1, key[2]})
-            runtime = self._engine.add_runtime(
-                length,
-                max(1, int(slo_ns * key[2] / ns)),
-                [(length, rows, spec.latency_ns(rows, i)) for rows in points if rows <= key[2]],
-                max_batch=key[2],
-                variant=self._shape.variant[key[:2]],
+    def begin(self, engine: _core.Simulation, scenario: Scenario) -> Roots:
+        shape = Shape(self.flow, self.outcomes)
+        rows = shape.rows()
+        follows = [edge for edge in self.flow.edges if edge.when.follows]
+        if follows and (rows is None or any(not rows[2][shape.place[self.flow.index[e.tail]]][0] for e in follows)):
+            raise ConfigError(
+                "exits that follow the load are simulated on recorded rows: flow.records, of all variants"
             )
-            self._watts[runtime] = spec.watts
-            found.append(runtime)
-        return found
+        engine.set_pipeline(
+            shape.spec(),
+            shape.draws(),
+            exits=shape.exits(),
+            deadline=round(self.flow.slo_ms * MS_NS) if self.flow.drop == "slack" else None,
+            rows=rows,
+        )
+        return Roots(shape, engine, scenario)
 
 
-class _Seen:
-    """Rows that entered each stage, second by second."""
+class Roots:
+    """The roots of one run, and what the planner is told of them."""
 
-    def __init__(self, shape: Shape, engine: _core.Simulation) -> None:
+    plans = True
+
+    def __init__(self, shape: Shape, engine: _core.Simulation, scenario: Scenario) -> None:
         self._shape, self._engine = shape, engine
-        self._before = [0] * len(shape.flow.stages)
-        self._demands = [Demand() for _ in shape.flow.stages]
-        self._traffic = FlowTraffic(shape.flow)
-        self._any = False
+        self._shared = scenario.bundle == "all"
+        self._workload, self._seed = scenario.workload, scenario.seed
+        self._random = np.random.default_rng([scenario.seed, 1])
+        self._sums: list[float] = []  # utilisations of the plans
+        self._primed = False
 
-    def look(self, second: int, roots: int) -> None:
-        """At the end of a second, with the roots that have arrived so far."""
-        now = [0] * len(self._before)
-        visits = self._engine.pipeline_totals()["visits"]
-        for (stage, _), v in self._shape.variant.items():
-            now[stage] += visits[v]
-        for demand, count, before in zip(self._demands, now, self._before, strict=True):
-            demand.add(float(count - before))
-        self._before, self._any = now, self._any or sum(now) > 0
-        self._traffic.add(second + 1.0, 0.0, self._counts(roots))
+    def feed(
+        self, arrived: NDArray[np.int64], length: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], None]:
+        given = self._shape.flow.stages[self._shape.flow.order[0]].lengths
+        if not given:
+            return arrived, np.ones(len(arrived), np.int32), None
+        shares = np.array([share for _, share in given])
+        drawn = self._random.choice([n for n, _ in given], len(arrived), p=shares / shares.sum())
+        return arrived, np.ascontiguousarray(drawn, np.int32), None
 
-    def _counts(self, roots: int) -> list[StageCounts]:
+    def sample(self, planner: Any, now_s: float) -> None:
+        if not self._primed:
+            self._primed = True
+            arrived = next((part for part, _ in self._workload.chunks() if len(part)), np.zeros(0, np.int64))
+            for at_s, roots in ((-1.0, 0), (0.0, int(np.searchsorted(arrived, SECOND_NS)))):
+                planner.subject.count(at_s, -1.0, self.counts(roots))
+        by_variant = [self._engine.arrivals_by_length(v) for v in range(len(self._shape.variant))]
+        planner.add(now_s, 0.0, planner.subject.joined(by_variant))
+        planner.subject.count(now_s, 0.0, self.counts(int(self._engine.arrivals_by_length().sum())))
+
+    def counts(self, roots: int) -> list[StageCounts]:
+        """Of each stage, with the roots that have arrived so far."""
         made, shape = self._engine.pipeline_totals()["made"], self._shape
         found = []
         for stage in shape.order:
@@ -429,152 +353,30 @@ class _Seen:
             found.append(StageCounts(arrived, counts))
         return found
 
-    def traffic(self) -> Traffic:
-        """Factors and exits until now."""
-        return self._traffic.seen()
+    def tell(self, planner: Any) -> None:
+        plan = planner.subject.in_force
+        self._sums.append(plan.utilisation)
+        self._engine.plan(self._shape.plan(plan, shared=self._shared))
 
-    def planned(self) -> None:
-        """A plan was made for what was seen."""
-        self._traffic.planned()
-
-    def rows(self) -> list[float] | None:
-        """Rows per second of each stage [stages]; None: nothing was seen yet."""
-        return [max(demand.rate(), 1e-3) for demand in self._demands] if self._any else None
-
-
-def run(job: FlowRun) -> FlowResult:
-    """Simulate. ConfigError, ValueError for a job that makes no sense."""
-    flow = job.flow
-    if job.workers < 1:
-        raise ConfigError(f"workers must be at least 1, not {job.workers}")
-    if not len(job.arrived_ns):
-        raise ConfigError("there are no arrivals to simulate")
-    shape = Shape(flow, job.outcomes)
-    slo = round(flow.slo_ms * MS_NS)
-    engine = _core.Simulation(
-        "late",
-        slo=slo,
-        batching=job.batching,
-        seed=job.seed,
-        max_queued=1 << 30,
-        hop_out=round(job.hop_ms * MS_NS),
-        hop_back=round(job.hop_ms * MS_NS),
-        warmup=round(job.warmup_s * SECOND_NS),
-        record=True,
-        noise=np.array(job.noise) if job.noise else None,
-    )
-    rows = shape.rows()
-    lacks = rows is None or any(
-        not rows[2][shape.place[flow.index[edge.tail]]][0] for edge in flow.edges if edge.when.follows
-    )
-    if lacks and any(edge.when.follows for edge in flow.edges):
-        raise ConfigError("exits that follow the load are simulated on recorded rows: flow.records, of all variants")
-    engine.set_pipeline(
-        shape.spec(),
-        shape.draws(),
-        exits=shape.exits(),
-        deadline=slo if flow.drop == "slack" else None,
-        rows=rows,
-    )
-    arrived = np.ascontiguousarray(job.arrived_ns, np.int64)
-    counts = np.bincount(arrived // SECOND_NS)
-    fleet, demand = _Fleet(job, shape, engine), Demand()
-    seen = _Seen(shape, engine)
-    period = round(flow.plan_period_s)
-    plan: FlowPlan | None = None
-    plans, utilisation, solve_s, workers = 0, 0.0, 0.0, []
-    start, before_j = 0, 0.0
-    lengths = _root_lengths(job, len(arrived))
-    for second, count in enumerate(counts):
-        now = second * SECOND_NS
-        engine.advance(now)
-        if now <= job.warmup_s * SECOND_NS:
-            before_j = fleet.joules() or 0.0
-        guess = demand.rate() if second else float(count)
-        off = plan is not None and guess > 0 and not 1 / (1 + job.shift) <= guess / plan.demand <= 1 + job.shift
-        if guess > 0 and (plan is None or second % max(period, 1) == 0 or off):
-            plan = job.planner(guess, job.workers, plan, seen.rows(), seen.traffic() if job.counted else None)
-            seen.planned()
-            plans += 1
-            utilisation += plan.utilisation
-            solve_s += plan.solve_s
-            fleet.follow(plan, now)
-            engine.plan(shape.plan(plan, job.hold))
-        workers.append(fleet.size)
-        end = start + int(count)
-        engine.feed(arrived[start:end], lengths[start:end])
-        start = end
-        demand.add(float(count))
-        seen.look(second, end)
-    engine.finish()
-    spent_j = fleet.joules()
-    planned = {
-        "plans": plans,
-        "moves": fleet.moves,
-        "utilisation": utilisation / max(plans, 1),
-        "solve_ms_mean": solve_s * 1e3 / max(plans, 1),
-        "joules_total": None if spent_j is None else spent_j - before_j,
-    }
-    return _result(engine, job, counts, np.array(workers), planned)
-
-
-def _root_lengths(job: FlowRun, count: int) -> NDArray[np.int32]:
-    """Tokens [count] of the roots, drawn from those of the stage where they come in."""
-    given = job.flow.stages[job.flow.order[0]].lengths
-    if not given:
-        return np.ones(count, np.int32)
-    shares = np.array([share for _, share in given])
-    drawn = np.random.default_rng([job.seed, 1]).choice([n for n, _ in given], count, p=shares / shares.sum())
-    return np.ascontiguousarray(drawn, np.int32)
-
-
-def _result(
-    engine: _core.Simulation,
-    job: FlowRun,
-    counts: NDArray[np.int64],
-    workers: NDArray[np.int64],
-    planned: dict[str, Any],
-) -> FlowResult:
-    totals, columns = engine.pipeline_totals(), engine.columns()
-    roots = max(totals["roots"], 1)
-    served = max(totals["on_time"] + totals["late"], 1)
-    leaves = totals["leaves_on_time"] + totals["leaves_late"]
-    dropped = sum(totals["dropped"].values())
-    second = columns["arrived_ns"] // SECOND_NS
-    good = columns["outcome"] == 0
-    answered = columns["accuracy"] >= 0
-    mine = answered & (columns["arrived_ns"] >= job.warmup_s * SECOND_NS)
-    each, shape = len(counts), Numbers(job.flow)
-    arrived = np.maximum(np.bincount(second, minlength=each), 1)
-    with np.errstate(invalid="ignore"):
-        accuracy = np.bincount(second[answered], columns["accuracy"][answered], each) / np.maximum(
-            np.bincount(second[answered], minlength=each), 1
+    def figures(self) -> Figures:
+        totals, shape = self._engine.pipeline_totals(), self._shape
+        roots, dropped = max(totals["roots"], 1), sum(totals["dropped"].values())
+        leaves = totals["leaves_on_time"] + totals["leaves_late"]
+        return Figures(
+            accuracy=totals["accuracy_sum"] / max(totals["on_time"] + totals["late"], 1),
+            utility=totals["on_time_accuracy_sum"] / roots,
+            degraded=totals["partial"] / roots,
+            more={
+                "leaf_violations": (totals["leaves_late"] + dropped) / max(leaves + dropped, 1),
+                "leaf_accuracy": totals["leaf_accuracy_sum"] / max(leaves, 1),
+                "fell_back": totals["fell_back"],
+                "dropped": totals["dropped"],
+                "rerouted": totals["rerouted"],
+                "visits": {
+                    f"{shape.flow.stages[stage].name}:{shape.flow.stages[stage].variants[k].name}": totals["visits"][v]
+                    for (stage, k), v in shape.variant.items()
+                },
+                "rows": int(self._engine.totals()["rows"]),
+                "planned_utilisation": float(np.mean(self._sums or [0.0])),
+            },
         )
-    counted = workers[round(job.warmup_s) :] if len(workers) > job.warmup_s else workers
-    return FlowResult(
-        roots=totals["roots"],
-        violations=(totals["failed"] + totals["late"] + totals["partial"]) / roots,
-        accuracy=totals["accuracy_sum"] / served,
-        utility=totals["on_time_accuracy_sum"] / roots,
-        fell_back=totals["fell_back"],
-        leaf_violations=(totals["leaves_late"] + dropped) / max(leaves + dropped, 1),
-        leaf_accuracy=totals["leaf_accuracy_sum"] / max(leaves, 1),
-        mean_ms=float(columns["latency_ns"][mine].mean()) / MS_NS if mine.any() else 0.0,
-        workers_mean=float(counted.mean()),
-        workers_most=int(counted.max()),
-        dropped=totals["dropped"],
-        rerouted=totals["rerouted"],
-        visits={
-            f"{job.flow.stages[stage].name}:{job.flow.stages[stage].variants[k].name}": totals["visits"][v]
-            for (stage, k), v in shape.variant.items()
-        },
-        **planned,
-        rows=int(engine.totals()["rows"]),
-        joules=None if planned["joules_total"] is None else planned["joules_total"] / served,
-        seconds={
-            "demand": counts.astype(float).tolist(),
-            "workers": workers.astype(float).tolist(),
-            "accuracy": accuracy.tolist(),
-            "violations": (1 - np.bincount(second[good], minlength=each) / arrived).tolist(),
-        },
-    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.planning.planner import Planner, Seen
+from arlo.planning.planner import Seen
 from arlo.planning.traffic.demand import RESOLUTION_S, DemandWindow
 from arlo.simulator.scenario.scenario import Workload
 
@@ -17,9 +17,10 @@ SECOND_NS = 1_000_000_000
 class Foresight:
     """Spans are asked for in ascending order."""
 
-    def __init__(self, planner: Planner, workload: Workload, max_length: int) -> None:
-        """`max_length`: of the longest runtime; what is longer is never served, and not counted."""
-        self._planner = planner
+    def __init__(self, seen: Callable[[DemandWindow], Seen], workload: Workload, max_length: int) -> None:
+        """`seen`: what the planner makes of a window. `max_length`: of the longest runtime; what is longer is never
+        served, and not counted."""
+        self._seen = seen
         self._max_length = max_length
         self._steps = _by_step(workload, max_length)
         self._duration_s = workload.duration_s
@@ -37,7 +38,7 @@ class Foresight:
                 total = total + counts
                 window.add(min(at_s + RESOLUTION_S, end_s), 0, total)  # type: ignore[arg-type]
         window.add(end_s, 0, total)  # type: ignore[arg-type]
-        return self._planner.seen(window=window)
+        return self._seen(window)
 
     def _until(self, end_s: float) -> Iterator[tuple[float, NDArray[np.int64]]]:
         while True:

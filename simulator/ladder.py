@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from arlo.catalog.bundle import load_ms
 from arlo.errors import ConfigError
-from arlo.planning.planner import Planner, PlannerSettings
+from arlo.planning.planner import PlannerSettings
+from arlo.planning.serving import planner_for
 from arlo.planning.view import RuntimeView
 from arlo.simulator.profiles import capacity
-from arlo.simulator.scenario.scenario import Scenario
+from arlo.simulator.scenario.scenario import RuntimeModel, Scenario
 
 # A limit in wall time is the one thing that could make two runs differ: far above what the solvers need.
 TIME_LIMIT_S = 60.0
@@ -28,8 +29,13 @@ class Ladder:
         self.index = {name: index for index, name in enumerate(self.names)}
         slos = [slo_ms for _, slo_ms in scenario.of_runtimes()]
         self.capacities = tuple(capacity(model, slo_ms) for model, slo_ms in zip(models, slos, strict=True))  # M
+        # Runtimes that a worker holds together, named and numbered like more runtimes.
+        self.bundles = _bundles(scenario)
         # Until a worker has loaded each; None: the profile does not know.
-        self.load_ms = (*(model.load_ms for model in models), load_ms(models))
+        self.load_ms = (
+            *(model.load_ms for model in models),
+            *(load_ms([models[i] for i in members]) for members in self.bundles.values()),
+        )
         order = sorted(range(len(models)), key=lambda i: (models[i].max_length, models[i].dynamic, i))
         self.ascending = tuple(order)  # by max_length, a dynamic runtime after a static one
         self.max_length = max(model.max_length for model in models)
@@ -44,18 +50,23 @@ class Ladder:
             start[i] if model.dynamic and any_static and not isinstance(start, str) and i < len(start) else 0
             for i, model in enumerate(models)
         )
-        # What the workers hold when it is all runtimes: named and numbered like one more of them.
-        self.bundle = len(models) if scenario.bundle == "all" else None
-        planned = models[: scenario.models[0].runtimes] if scenario.models else models  # of several: there are no plans
-        self.planner = Planner(_settings(scenario, sum(self.beside)), planned)
-        self.static = tuple(self.index[runtime.name] for runtime in self.planner.planned)
-        self.longest = self.static[-1] if self.static else order[-1]
-        if self.bundle is not None:
-            self.names = (*self.names, "all")
-            self.index["all"] = self.longest = self.bundle
-            self.ascending, self.static, self.beside = (self.bundle,), (), (*self.beside, 0)
-            most = max(self.views, key=lambda view: view.max_length)
-            self.views = [RuntimeView(name="all", max_length=most.max_length, capacity=most.capacity)]
+        settings = _settings(scenario, sum(self.beside))
+        planner = scenario.served.planner(settings, scenario) if scenario.served is not None else None
+        self.planner = planner if planner is not None else planner_for(settings, _of_first(scenario))
+        if not self.bundles:
+            self.static = tuple(self.index[runtime.name] for runtime in self.planner.planned)
+            self.longest = self.static[-1] if self.static else order[-1]
+            return
+        self.ascending = tuple(range(len(models), len(models) + len(self.bundles)))
+        self.names, self.beside = (*self.names, *self.bundles), (*self.beside, *[0] * len(self.bundles))
+        self.index |= {self.names[i]: i for i in self.ascending}
+        longest = [max(members, key=lambda i: models[i].max_length) for members in self.bundles.values()]
+        self.views = [
+            RuntimeView(name=name, max_length=models[i].max_length, capacity=self.capacities[i])
+            for name, i in zip(self.bundles, longest, strict=True)
+        ]
+        self.static = tuple(self.index[runtime.name] for runtime in planner.planned) if planner is not None else ()
+        self.longest = self.index[max(self.views, key=lambda view: view.max_length).name]
 
     def even(self, workers: int) -> tuple[int, ...]:
         """As equal as possible, the longest first; over the static runtimes where there are any."""
@@ -66,7 +77,8 @@ class Ladder:
         return tuple(counts)
 
     def given(self, counts: Sequence[int], workers: int) -> tuple[int, ...]:
-        """A `start` in numbers, checked."""
+        """A `start` in numbers, checked; where workers hold bundles, it is of these."""
+        counts = (*[0] * (len(self.names) - len(counts)), *counts) if len(counts) == len(self.bundles) else counts
         if len(counts) != len(self.names) or min(counts) < 0 or sum(counts) != workers:
             raise ConfigError(
                 f"a start needs one number of instances for each of the {len(self.names)} runtimes, {workers} in all, "
@@ -83,8 +95,28 @@ class Ladder:
 
     def quantities(self, demand: Sequence[float]) -> list[float]:
         """Demand for each of `views`, from that of the static runtimes: what orders the steps of a replacement."""
-        found: Mapping[int, float] = dict(zip(self.static, demand, strict=True)) if demand else {}
-        return [found.get(i, 0.0) for i in self.ascending]
+        found: Mapping[str, float] = self.planner.subject.by_runtime(demand) if demand else {}
+        return [found.get(self.names[i], 0.0) for i in self.ascending]
+
+
+def _bundles(scenario: Scenario) -> dict[str, tuple[int, ...]]:
+    """Numbers of runtimes that are held together, by name. Of a variant: its runtimes are VARIANT/LENGTH."""
+    if scenario.bundle == "one":
+        return {}
+    if scenario.bundle == "all":
+        return {"all": tuple(range(len(scenario.runtimes)))}
+    found: dict[str, tuple[int, ...]] = {}
+    for i, runtime in sorted(enumerate(scenario.runtimes), key=lambda pair: pair[1].variant):
+        name = runtime.name.rpartition("/")[0]
+        found[name] = (*found.get(name, ()), i)
+    return found
+
+
+def _of_first(scenario: Scenario) -> Sequence[RuntimeModel]:
+    """Those of the first model; for several there are no plans."""
+    if scenario.models:
+        return scenario.runtimes[: scenario.models[0].runtimes]
+    return [runtime for runtime in scenario.runtimes if runtime.variant == 0]
 
 
 def _settings(scenario: Scenario, beside: int) -> PlannerSettings:

@@ -22,6 +22,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +33,11 @@ from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.simulator.foresight import SECOND_NS
 from arlo.simulator.ladder import Ladder
 from arlo.simulator.profiles import lognormal_quantiles
-from arlo.simulator.report.result import OUTCOMES, Result
+from arlo.simulator.report.result import OUTCOMES, Figures, Result
 from arlo.simulator.report.timeline import GONE, Recent, Timeline
 from arlo.simulator.scaler import Scaler
 from arlo.simulator.scenario.merged import MergedWorkload
-from arlo.simulator.scenario.scenario import Scenario
+from arlo.simulator.scenario.scenario import Rows, Scenario
 from arlo.simulator.world import NEVER_NS, World, in_ns
 
 Progress = Callable[[float, float], None]  # simulated seconds, of how many
@@ -108,9 +109,9 @@ def _leave_signals() -> None:
 class _Feeder:
     """Gives the engine the workload, chunk by chunk."""
 
-    def __init__(self, scenario: Scenario, engine: _core.Simulation) -> None:
+    def __init__(self, scenario: Scenario, engine: _core.Simulation, rows: Rows) -> None:
         self._name = scenario.workload.name
-        self._chunks = _by_model(scenario)
+        self._chunks = _by_model(scenario, rows)
         self._engine = engine
         self.fed_ns = 0  # all that arrives before it is fed; NEVER_NS: all is
 
@@ -130,11 +131,35 @@ class _Feeder:
 
 
 def _by_model(
-    scenario: Scenario,
+    scenario: Scenario, rows: Rows
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16] | None]]:
     if isinstance(scenario.workload, MergedWorkload):
         return iter(scenario.workload.chunks_by_model())
-    return ((arrived, length, None) for arrived, length in scenario.workload.chunks())
+    return (rows.feed(arrived, length) for arrived, length in scenario.workload.chunks())
+
+
+class _Plain:
+    """Requests of one model, or of several."""
+
+    plans = False
+
+    def __init__(self, engine: _core.Simulation, max_length: int) -> None:
+        self._engine, self._max_length = engine, max_length
+
+    def feed(
+        self, arrived: NDArray[np.int64], length: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], None]:
+        return arrived, length, None
+
+    def sample(self, planner: Any, now_s: float) -> None:
+        counts = self._engine.arrivals_by_length()[: self._max_length + 1]  # what is longer, no runtime takes
+        planner.add(now_s, 0.0, counts)
+
+    def tell(self, planner: Any) -> None:
+        pass
+
+    def figures(self) -> Figures:
+        return Figures()
 
 
 class _Run:
@@ -150,7 +175,8 @@ class _Run:
         _check(scenario)
         self._ladder = Ladder(scenario)
         self._engine = _engine(scenario, self._ladder)
-        self._world = World(scenario, self._ladder, self._engine)
+        self._rows = _rows(scenario, self._ladder, self._engine)
+        self._world = World(scenario, self._ladder, self._engine, self._rows)
         scales = scenario.scale.kind != "none"
         self._recent = Recent(self._engine, in_ns(scenario.scale.window_s) if scales else None)
         self._timeline = Timeline(self._engine, self._recent, self._ladder.names)
@@ -159,11 +185,12 @@ class _Run:
             self._scaler = Scaler(scenario, self._ladder, self._world, self._engine, self._recent)
         self._faults = sorted(scenario.faults, key=lambda fault: fault.at_s)  # stable: at one moment as given
         self._busy_before = 0.0  # worker-ns that were executed in the warm-up
+        self._joules_before = 0.0
 
     def result(self) -> Result:
         """Run it."""
         self._world.start()
-        feeder = _Feeder(self._scenario, self._engine)
+        feeder = _Feeder(self._scenario, self._engine, self._rows)
         interval_ns = in_ns(self._scenario.interval_s)
         next_row_ns = min(interval_ns, self._end_ns)
         fault = 0
@@ -172,6 +199,7 @@ class _Run:
             # What is due now.
             if now_ns == self._warm_ns:
                 self._busy_before = float(self._engine.workers()["busy_ns"].sum())
+                self._joules_before = self._joules()
             if now_ns == next_row_ns:
                 self._timeline.row(now_ns)
                 next_row_ns = min(now_ns + interval_ns, self._end_ns)
@@ -214,6 +242,11 @@ class _Run:
             self._told_s = monotonic_s()
             self._progress(now_ns / SECOND_NS, self._scenario.workload.duration_s)
 
+    def _joules(self) -> float:
+        """What busy workers have drawn so far, beyond idle; NaN where some watts are not known."""
+        watts = np.array([model.watts or math.nan for model in self._scenario.runtimes])
+        return float(self._engine.runtimes()["busy_ns"][: len(watts)] @ watts) / SECOND_NS
+
     def _gather(self, presence: _Presence, busy_ns: float) -> Result:
         scenario, totals = self._scenario, self._engine.totals()
         outcomes = {name: int(totals.get(name, 0)) for name in OUTCOMES}
@@ -222,6 +255,7 @@ class _Run:
             raise RuntimeError(f"a defect of the simulator: {requests} requests arrived, but ended as {outcomes}")
         answered, bulk = outcomes["on_time"] + outcomes["late"], int(totals["bulk_answered"])
         nothing = float("nan")
+        joules, figures = self._joules() - self._joules_before, self._rows.figures()
         duration_s = (self._end_ns - self._warm_ns) / SECOND_NS
         quantiles = self._engine.quantiles_ns(np.array([0.5, 0.9, 0.98, 0.99])) / 1e6 if answered else [nothing] * 4
         cdf_ms = np.asarray(self._engine.quantiles_ns(CDF_Q)) / 1e6 if answered else np.full(len(CDF_Q), nothing)
@@ -253,6 +287,9 @@ class _Run:
             bulk_rps=bulk / duration_s,
             bulk_mean_ms=totals["bulk_latency_sum_ns"] / bulk / 1e6 if bulk else None,
             retried=int(totals["retried"]),
+            figures=figures,
+            joules=figures.joules if math.isnan(joules) else joules / max(answered, 1),
+            joules_total=None if math.isnan(joules) else joules,
             replacements=self._world.replacements,
             allocations=self._world.solved,
             wall_s=monotonic_s() - self._began_s,
@@ -336,8 +373,17 @@ def _check(scenario: Scenario) -> None:
             )
 
 
+def _rows(scenario: Scenario, ladder: Ladder, engine: _core.Simulation) -> Rows:
+    if scenario.served is None:
+        return _Plain(engine, ladder.max_length)
+    try:
+        return scenario.served.begin(engine, scenario)
+    except ValueError as error:  # of the core, as in _engine
+        raise ConfigError(f"scenario {scenario.name}: {error}") from None
+
+
 def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
-    dispatch = scenario.dispatch
+    dispatch, served = scenario.dispatch, scenario.served
     try:
         engine = _core.Simulation(
             dispatch.policy,
@@ -355,12 +401,13 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
             bulk_share=scenario.bulk_share,
             seed=scenario.seed,
             warmup=in_ns(scenario.warmup_s),
-            record=scenario.record,
+            record=scenario.record or served is not None,
             noise=lognormal_quantiles(scenario.noise_cv) if scenario.noise_cv else None,
         )
         # A batch is sent ahead to hide the way to the worker; without one, what comes meanwhile would miss it.
         hops = scenario.hop_out_ms + scenario.hop_back_ms > 0
         ahead = 0 if dispatch.batching == "worker" else dispatch.inflight_limit if hops else 1
+        ahead = served.ahead if served is not None and ahead == 1 and served.ahead else ahead
         of_runtimes = scenario.of_runtimes()
         for (variant, _), model, capacity in zip(of_runtimes, scenario.runtimes, ladder.capacities, strict=True):
             limit = model.inflight_limit
@@ -377,8 +424,8 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
         for variant, shared in enumerate(scenario.models):
             timeout = None if shared.timeout_ms is None else _ms_in_ns(shared.timeout_ms)
             engine.set_variant(variant, slo=_ms_in_ns(shared.slo_ms), timeout=timeout, share=shared.share)
-        if ladder.bundle is not None:
-            engine.add_bundle(list(range(ladder.bundle)), inflight_limit=ahead or dispatch.inflight_limit)
+        for members in ladder.bundles.values():
+            engine.add_bundle(list(members), inflight_limit=ahead or dispatch.inflight_limit)
     except ValueError as error:  # of the core, names the field and its range
         raise ConfigError(f"scenario {scenario.name}: {error}") from None
     return engine

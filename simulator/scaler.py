@@ -108,6 +108,8 @@ class Scaler:
             load=load,
             workers=self._world.views(busy),
             longest=self._ladder.names[self._ladder.longest],
+            planned=self._ladder.planner.subject.size,
+            kept=frozenset(view.name for view in self._ladder.views if self._scenario.served is not None),
         )
 
     def _for_new(self, loads: Sequence[float], asked: str | None) -> int:

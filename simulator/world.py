@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from arlo import _core
 from arlo.planning.placement.assignment import assign
 from arlo.planning.placement.replacement import at_a_time, next_step, stand_in
-from arlo.planning.planner import Reason, Seen
+from arlo.planning.planner import Plan, Reason, Seen
 from arlo.planning.traffic.demand import Demand
 from arlo.planning.traffic.shift import SAMPLE_S
 from arlo.planning.view import WorkerView
 from arlo.simulator.foresight import SECOND_NS, Foresight
 from arlo.simulator.ladder import Ladder
 from arlo.simulator.report.timeline import DRAINING, GONE, SERVING, STARTING
-from arlo.simulator.scenario.scenario import REPLACEMENT_S, Fault, Scenario
+from arlo.simulator.scenario.scenario import REPLACEMENT_S, Allocate, Fault, Rows, Scenario
 
 LOOK_NS = SECOND_NS // 10  # between two looks at a replacement under way
 NEVER_NS = 1 << 62
@@ -59,15 +59,16 @@ def in_ns(seconds: float) -> int:
 class World:
     """Life: start(), then at each moment `next_ns` (and at any other) tick(), and what others ask for in between."""
 
-    def __init__(self, scenario: Scenario, ladder: Ladder, engine: _core.Simulation) -> None:
+    def __init__(self, scenario: Scenario, ladder: Ladder, engine: _core.Simulation, rows: Rows) -> None:
         self._scenario = scenario
+        self._rows = rows
         self._allocate = scenario.allocate
         self._ladder = ladder
         self._planner = ladder.planner
         self._engine = engine
         self._period_ns = in_ns(self._allocate.period_s)
         # With one static runtime, or none, there is nothing to choose.
-        self._plans = self._allocate.kind in ("periodic", "oracle") and len(ladder.static) > 1
+        self._plans = rows.plans or (self._allocate.kind in ("periodic", "oracle") and len(ladder.static) > 1)
         self._target: list[int] = []  # worker -> runtime wanted; -1: it is to go, or gone
         self._ids: list[str] = []  # worker -> its name
         self._moving: dict[int, int] = {}  # worker -> runtime that it is getting
@@ -86,7 +87,7 @@ class World:
         self._foresight: Foresight | None = None
         if self._plans and self._allocate.kind == "oracle":
             self._foresight = self._ahead()
-        self._planner.add(0.0, 0.0, [0])
+        rows.sample(self._planner, 0.0)
 
     # --- life ---
 
@@ -101,6 +102,11 @@ class World:
 
     def _first(self) -> tuple[int, ...]:
         workers, kind, start = self._scenario.workers, self._allocate.kind, self._allocate.start
+        if self._rows.plans:
+            plan = self._decide(
+                "start", 0, [name_of(worker) for worker in range(workers)], [0] * len(self._ladder.static)
+            )
+            return self._ladder.with_beside(plan.best) if plan is not None else self._ladder.even(workers)
         if kind in ("even", "global"):
             start = kind
         if not isinstance(start, str):
@@ -116,7 +122,8 @@ class World:
         return self._ladder.with_beside(self._planner.first(workers, seen))
 
     def _ahead(self) -> Foresight:
-        return Foresight(self._planner, self._scenario.workload, self._ladder.max_length)
+        planner = self._planner
+        return Foresight(lambda window: planner.seen(window=window), self._scenario.workload, self._ladder.max_length)
 
     @property
     def next_ns(self) -> int:
@@ -204,8 +211,7 @@ class World:
     # --- plans ---
 
     def _sample(self, now_ns: int) -> None:
-        counts = self._engine.arrivals_by_length()[: self._ladder.max_length + 1]  # what is longer, no runtime takes
-        self._planner.add(now_ns / SECOND_NS, 0.0, counts)
+        self._rows.sample(self._planner, now_ns / SECOND_NS)
 
     def _static(self) -> tuple[int, ...]:
         counts = self.counts()
@@ -238,14 +244,26 @@ class World:
         there = self._there()
         if not there:
             return
-        begun = self._planner.begin(reason, now_ns / SECOND_NS, there, self._static(), foreseen=foreseen)
-        if begun.question is None:
-            return
-        plan = self._planner.conclude(begun.question, begun.question.solve())
-        self.solved += 1
-        if plan.moves:
+        plan = self._decide(reason, now_ns, there, self._static(), foreseen)
+        if plan is not None and plan.moves:
             self._urgent = plan.urgent
             self._want(self._ladder.with_beside(plan.best))
+
+    def _decide(
+        self, reason: Reason, now_ns: int, there: list[str], wanted: Sequence[int], foreseen: Seen | None = None
+    ) -> Plan | None:
+        """What is to change; None: nothing does, or all workers hold everything."""
+        plan, planner = None, self._planner
+        begun = planner.begin(reason, now_ns / SECOND_NS, there, wanted, foreseen=foreseen)
+        if begun.question is not None:
+            plan = planner.conclude(begun.question, begun.question.solve())
+        elif (solve := planner.subject.routing(len(there))) is not None:
+            planner.subject.follow(solve())
+        else:
+            return None
+        self.solved += 1
+        self._rows.tell(planner)
+        return plan
 
     def _nothing(self) -> Seen:
         none = (0.0,) * len(self._ladder.static)
@@ -301,24 +319,12 @@ class World:
             heirs=bool(((wanted == self._ladder.longest) & ((state == STARTING) | (state == DRAINING))).any()),
             runtimes=self._ladder.views,
             demand=self._ladder.quantities(demand.mean if demand is not None else ()),
-            max_parallel=self._at_a_time(int((wanted >= 0).sum())),
+            max_parallel=_at_a_time(self._allocate, int((wanted >= 0).sum()), urgent=self._urgent),
             overlap=self._allocate.make_before_break,
         )
         for change in step.changes if step is not None else ():
             worker = number_of(change.worker)
             self._replace(worker, self._target[worker], now_ns)
-
-    def _at_a_time(self, workers: int) -> int:
-        allocate = self._allocate
-        if allocate.max_parallel is not None:
-            return allocate.max_parallel
-        return at_a_time(
-            workers,
-            overlap=allocate.make_before_break,
-            urgent=self._urgent,
-            max_moving=allocate.max_moving,
-            max_unavailable=allocate.max_unavailable,
-        )
 
     def _look_after_longest(self, now_ns: int, state: NDArray[np.int64], runtime: NDArray[np.int64]) -> None:
         """Begin or end the cover of the longest runtime."""
@@ -343,15 +349,28 @@ class World:
     def _replace(self, worker: int, target: int, now_ns: int) -> None:
         self._moving[worker] = target
         self.replacements += 1
-        load_ns = self._load_ns(target)
+        load_ns = _load_ns(self._scenario, self._ladder.load_ms[target])
         if self._allocate.make_before_break and load_ns:
             self._loading[worker] = now_ns + load_ns
         else:
             self._engine.replace(worker, target, load_ns)
 
-    def _load_ns(self, target: int) -> int:
-        """Of a replacement: as the scenario says, or the profile."""
-        load_ms, told_s = self._ladder.load_ms[target], self._allocate.replacement_s
-        if told_s is None and load_ms is not None:
-            return load_ms * (SECOND_NS // 1000)
-        return in_ns(REPLACEMENT_S if told_s is None else told_s)
+
+def _at_a_time(allocate: Allocate, workers: int, *, urgent: bool) -> int:
+    if allocate.max_parallel is not None:
+        return allocate.max_parallel
+    return at_a_time(
+        workers,
+        overlap=allocate.make_before_break,
+        urgent=urgent,
+        max_moving=allocate.max_moving,
+        max_unavailable=allocate.max_unavailable,
+    )
+
+
+def _load_ns(scenario: Scenario, load_ms: int | None) -> int:
+    """Of a replacement: as the scenario says, or the profile."""
+    told_s = scenario.allocate.replacement_s
+    if told_s is None and load_ms is not None:
+        return load_ms * (SECOND_NS // 1000)
+    return in_ns(REPLACEMENT_S if told_s is None else told_s)

@@ -60,7 +60,7 @@ def scrape(start_timeout_s: float = 20.0) -> str:
     with tempfile.TemporaryDirectory() as folder:
         config, ready = Path(folder, "arlo.toml"), Path(folder, "ready.json")
         config.write_text(CONFIG)
-        command = [sys.executable, "-m", "arlo.cli", "gateway", str(config), "--ready-file", str(ready)]
+        command = [sys.executable, "-m", "arlo.cli", "serve", "gateway", str(config), "--ready-file", str(ready)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
             end = time.monotonic() + start_timeout_s
             while not ready.exists() and process.poll() is None and time.monotonic() < end:

@@ -31,11 +31,10 @@ if [ $# -eq 0 ]; then
       a_batch_that_is_refused_is_refused_at_once_and_starts_nothing \
       drain_waits_for_rows_whose_clients_have_gone a_silent_worker_is_ejected_and_its_rows_run_elsewhere \
       cancels_close_to_the_answer_end_every_request_once
-    tests deadlines cancelled_while_it_runs cancelled_while_it_is_with_triton a_cancelled_stream_ends_all_its_requests \
-      one_request_of_a_stream_may_expire a_batch_that_does_not_fit_the_queue_leaves_nothing_behind
+    tests deadlines one_request_of_a_stream_may_expire a_batch_that_does_not_fit_the_queue_leaves_nothing_behind
     tests strangers what_is_sent_to_the_http_port_by_mistake counts_of_a_message_are_bounded_while_it_is_read \
       compressed_messages_swell_to_the_largest_message_and_no_further a_stream_that_is_not_read_is_not_read_from \
-      streams_of_a_connection_are_limited bad_headers_do_not_fill_the_log large_headers_are_refused \
+      streams_of_a_connection_are_limited bad_headers_do_not_fill_the_log \
       descriptors_are_as_many_as_the_machine_allows the_admin_port_as_a_socket_of_this_user
     tests process metrics a_signal_lets_requests_finish_and_refuses_new_ones open_streams_are_answered_and_end \
       what_comes_on_a_stream_while_the_gateway_stops_is_refused it_says_that_it_stops_before_it_does \
@@ -44,7 +43,7 @@ if [ $# -eq 0 ]; then
       drain_under_load a_drain_whose_caller_has_gone watching
     tests failures a_request_that_kills_workers_kills_no_more_than_max_attempts \
       others_at_a_worker_that_dies_of_a_request_are_answered nonsense_from_a_worker_is_an_error_of_that_request
-    tests faults two_sick_of_four_are_both_put_aside a_bad_row_makes_none_of_its_request_an_answered_one
+    tests faults two_sick_of_four_are_both_put_aside
     tests batches rows_of_many_clients_go_as_one_request a_client_that_goes_leaves_its_batch_unharmed \
       of_a_batch_that_fails_the_bad_row_is_found a_worker_that_dies_of_a_row_takes_no_other_along \
       whatever_happens_every_request_is_answered_once_and_rightly a_bundle_runs_each_row_where_it_costs_least \

@@ -11,7 +11,7 @@ mkdir -p "$tree"
 rm -rf "$tree/arlo"
 mkdir "$tree/arlo"
 for entry in "$root"/arlo/*; do
-  [[ $(basename "$entry") =~ ^(__pycache__|templates)$ ]] || ln -s "$entry" "$tree/arlo/"
+  [[ $(basename "$entry") =~ ^(__pycache__|templates)$ ]] || ln -s "$(readlink -f "$entry")" "$tree/arlo/"
 done
 ln -sfn "$root/benchmarks" "$root/tests" "$tree/"  # benchmarks, and the programs that tests start
 # Model code as it lies in a repository: what all engines share beside the engine's own.

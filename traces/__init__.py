@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from arlo.traces.generate import Lengths, arrivals, parse_lengths, poisson, rescale
 from arlo.traces.histogram import LengthHistogram, tweet_lengths
-from arlo.traces.make import ARRIVALS, make_workload, shipped_loads, workload_from
+from arlo.traces.make import ARRIVALS, make_workload, shipped_loads
 from arlo.traces.readers import FORMATS, Counts, detect, read_counts, read_trace
 from arlo.traces.text import Row, TextSource
 from arlo.traces.trace import Trace, read_csv, write_csv
@@ -36,6 +36,5 @@ __all__ = [
     "rescale",
     "shipped_loads",
     "tweet_lengths",
-    "workload_from",
     "write_csv",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import inspect
 import json
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -100,29 +99,6 @@ def make_workload(
         drift=parse_drift(drift if drift is not None else "paper" if twitter else "none"),
         seed=seed,
     )
-
-
-def workload_from(settings: dict[str, Any]) -> Synthetic | Replayed:
-    """make_workload from a table of a TOML file; an unknown key is refused with the nearest known one."""
-    known = list(inspect.signature(make_workload).parameters)
-    for key in settings:
-        if key not in known:
-            raise ConfigError(f"a workload has no setting {key!r}{_hint(key, known)}: it has {', '.join(known)}")
-    for key, value in settings.items():
-        wanted = _TYPES[key]
-        if isinstance(value, bool) or not isinstance(value, wanted):
-            kinds = " or ".join(_KINDS[each] for each in wanted)
-            raise ConfigError(f"a workload's {key} is {kinds}, not {value!r}")
-    return make_workload(**settings)
-
-
-_KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
-_NUMBER, _TEXT, _WHOLE, _EITHER, _FILE = (int, float), (str,), (int,), (int, float, str), (str, Path)
-_TYPES: dict[str, tuple[type, ...]] = {
-    "arrivals": _TEXT, "rate": _EITHER, "duration_s": _NUMBER, "length": _TEXT, "rescale": _WHOLE, "drift": _TEXT,
-    "seed": _WHOLE, "burst": _NUMBER, "sojourn_ms": _EITHER, "cv": _NUMBER, "counts": _FILE, "segment": _TEXT,
-    "smooth_s": _NUMBER, "trace": _FILE, "tokens": _TEXT, "name": _TEXT,
-}  # fmt: skip
 
 
 @functools.cache

@@ -35,7 +35,7 @@ SAMPLE_MS = 100  # of each second; requests that all lie in fewer are a sample o
 SAMPLE_REQUESTS = 20  # fewer may lie together by chance
 
 FORMATS = (
-    Format(name="arlo", columns=("arrived_at_s", "length"), counts=False, what="Arlo's own, CSV or Parquet"),
+    Format(name="arlo", columns=("arrived_at_s", "length"), counts=False, what="Arlo's own"),
     Format(
         name="tweet-lengths",
         columns=("epoch_ms", "bert_tokens_full"),
@@ -88,14 +88,9 @@ class Counts:
 
 def detect(path: Path) -> Format:
     """The format of a file. ConfigError lists what is known."""
-    from arlo.traces.parquet import is_parquet, parquet_columns
-
     try:
-        if is_parquet(path):
-            columns = parquet_columns(path)
-        else:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                columns = [name.strip() for name in next(csv.reader(file), [])]
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            columns = [name.strip() for name in next(csv.reader(file), [])]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}") from None
     for each in FORMATS:
@@ -123,14 +118,7 @@ def read_trace(path: Path, *, tokens: str = "context", lang: str | None = None) 
         return _ordered(path, _tweets(path, lang))
     if found.name == "azure-llm":
         return _ordered(path, _azure(path, tokens))
-    return read_own(path)
-
-
-def read_own(path: Path) -> Trace:
-    """A trace in our own format, CSV or Parquet."""
-    from arlo.traces.parquet import is_parquet, read_parquet
-
-    return read_parquet(path) if is_parquet(path) else read_csv(path)
+    return read_csv(path)
 
 
 def read_counts(path: Path, segment: str | None = None) -> Counts:

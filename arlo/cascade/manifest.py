@@ -1,7 +1,7 @@
 """cascade.json: a cascade as it is served, simulated and planned. Format 1.
 
-It lies beside the repositories of its stages. `arlo cascade init` writes it, `calibrate` and `search` fill it in. What
-is unknown, misspelt or out of range is refused when it is read, never guessed.
+It lies beside the repositories of its stages. `arlo fit` writes it. What is unknown, misspelt or out of range is
+refused when it is read, never guessed.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class CascadeManifest:
         wanted = name if name is not None else self.default_point
         found = next((each for each in self.points if each.name == wanted), None)
         if found is None:
-            there = ", ".join(each.name for each in self.points) or "none yet: run `arlo cascade search`"
+            there = ", ".join(each.name for each in self.points) or "none yet: run `arlo fit`"
             raise ConfigError(f"the cascade has no operating point {wanted!r}; it has: {there}")
         return found
 
@@ -232,11 +232,11 @@ class CascadeManifest:
         try:
             raw = json.loads(path.read_bytes(), parse_constant=_not_a_number)
         except OSError as error:
-            raise ConfigError(f"{path} cannot be read ({error.strerror}): write one with `arlo cascade init`") from None
+            raise ConfigError(f"{path} cannot be read ({error.strerror}): write one with `arlo fit`") from None
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not JSON ({error})") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            raise ConfigError(f"{path} is not of cascade format {FORMAT}: make it anew with `arlo cascade init`")
+            raise ConfigError(f"{path} is not of cascade format {FORMAT}: write it again with `arlo fit`")
         try:
             found: CascadeManifest = read(cls, raw, "")
         except ConfigError as error:
@@ -246,7 +246,7 @@ class CascadeManifest:
                 if repository_hash(path.parent / stage.repository) != stage.manifest_sha256:
                     raise ConfigError(
                         f"{path}: the repository of stage {stage.name!r}, {stage.repository}, has changed since the "
-                        "cascade was made. Its confidence may have, too: record, calibrate and search again"
+                        "cascade was made. Its confidence may have, too: run `arlo fit` again"
                     )
         return found
 

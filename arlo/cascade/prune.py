@@ -171,28 +171,6 @@ def _same_words(a: Words, b: Words) -> bool:
     return len(a.size) == len(b.size) and np.array_equal(np.diff(a.segment) > 0, np.diff(b.segment) > 0)
 
 
-def random_words(vocabulary: Vocabulary, ids: ArrayLike, tokens: int, seed: int) -> NDArray[np.int64]:
-    """Baseline: words in random order, as many as `tokens` tokens hold; places that are kept."""
-    words = words_of(vocabulary, ids)
-    return _take(words, np.random.default_rng(seed).permutation(len(words.size)), tokens)
-
-
-def first_words(vocabulary: Vocabulary, ids: ArrayLike, tokens: int) -> NDArray[np.int64]:
-    """Baseline: the first words of the row, as many as `tokens` tokens hold; places that are kept."""
-    words = words_of(vocabulary, ids)
-    return _take(words, np.arange(len(words.size)), tokens)
-
-
-def _take(words: Words, order: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
-    room = tokens - int((words.word < 0).sum())
-    held = np.cumsum(words.size[order]) <= room
-    kept = np.zeros(len(words.size), np.bool_)
-    kept[order[held]] = True
-    special = words.word < 0
-    special[~special] = kept[words.word[~special]]
-    return np.nonzero(special)[0]
-
-
 def _level(levels: Sequence[int], tokens: int) -> int | None:
     """The shortest that takes so many; None: none does."""
     at = bisect.bisect_left(levels, tokens)

@@ -143,7 +143,7 @@ class Recorded:
         """Of these numbers, in their order; all must be there. Without importance."""
         at = np.searchsorted(self.row, rows)
         if len(rows) and (at.max() >= len(self.row) or np.any(self.row[at] != rows)):
-            raise ConfigError("some texts are not recorded yet: `arlo cascade record` goes on where it ended")
+            raise ConfigError("some texts are not recorded yet: the same `arlo fit` resumes")
         asked = None if self.importance_ms is None else self.importance_ms[at]
         return Recorded(self.row[at], self.logits[at], self.tokens[at], self.ms[at], importance_ms=asked)
 
@@ -252,9 +252,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ConfigError(
-            f"{path} is damaged ({error}): delete it, and `arlo cascade record` asks for its texts again"
-        ) from None
+        raise ConfigError(f"{path} is damaged ({error}): delete it, and `arlo fit` asks for its texts again") from None
     return arrays
 
 

@@ -20,10 +20,9 @@ from arlo.cascade.spec import Ensemble, Rules
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
 
-# Which words were left out. plain: all that Eq. 5 says, on the runtime that its rest needs; importance: the same, but
-# only where that is a shorter runtime, which is then filled again.
-HOW = ("importance", "plain", "random", "first")
-Variant = tuple[int, int, float, str]  # stage that the importance is of, stage that answers, alpha, one of HOW
+# Stage that the importance is of, stage that answers, alpha, and which words are left out: "importance", those of Eq. 5
+# where that reaches a shorter runtime, which is then filled again. Comparisons may record others.
+Variant = tuple[int, int, float, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,8 +170,8 @@ def load_study(
         if whole is None or len(whole.row) < len(data.examples):
             there = 0 if whole is None else len(whole.row)
             raise ConfigError(
-                f"stage {stage.name!r} has records of {there} of {len(data.examples)} texts: `arlo cascade record` "
-                "goes on where it ended"
+                f"stage {stage.name!r} has records of {there} of {len(data.examples)} texts: the same `arlo fit` "
+                "resumes"
             )
         found.append(whole)
     row = found[0].row

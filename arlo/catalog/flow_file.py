@@ -192,7 +192,7 @@ def _from_manifest(folder: Path, where: str, *, measured: bool) -> dict[str, Any
     for runtime in runtimes if measured else ():
         if not runtime.latency:
             raise ConfigError(
-                f"{where}: {folder} has no latencies yet: measure them with `arlo profile {folder} --update`"
+                f"{where}: {folder} has no latencies yet: measure them with `arlo compile profile {folder} --update`"
             )
         points += [(runtime.max_length, rows, runtime.latency_ns(rows)) for rows in runtime.table.batches()]
     return {

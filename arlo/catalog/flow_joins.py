@@ -1,4 +1,4 @@
-"""Edges of a flow that join (docs/pipelines.md): which may, and how many rows they make. Pure."""
+"""Edges of a flow that join (docs/flows.md): which may, and how many rows they make. Pure."""
 
 from __future__ import annotations
 

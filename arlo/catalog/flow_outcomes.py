@@ -1,4 +1,4 @@
-"""What every variant made of the same labelled rows: `outcomes.npz` in a folder, which `arlo accuracy` writes.
+"""What every variant made of the same labelled rows: `outcomes.npz` in a folder, which `arlo fit --variants` writes.
 
 Two models are wrong on the same rows, so a product of accuracies is not the accuracy of a path, and who is unsure of a
 row says how much a further model gains on it. Accuracies of paths, shares of exits and simulated rows come from here.
@@ -74,9 +74,9 @@ class Outcomes:
             names = [name.removeprefix("correct/") for name in arrays if name.startswith("correct/")]
             variants = {name: _variant(arrays, name) for name in names}
         except FileNotFoundError:
-            raise ConfigError(f"{folder} has no {FILE_NAME}: make it with `arlo accuracy`") from None
+            raise ConfigError(f"{folder} has no {FILE_NAME}: make it with `arlo fit --variants`") from None
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ConfigError(f"{path} is damaged ({error}): make it again with `arlo accuracy`") from None
+            raise ConfigError(f"{path} is damaged ({error}): make it again with `arlo fit --variants`") from None
         return cls(arrays["length"].astype(np.int32), variants)
 
     def accuracy(self, name: str, max_lengths: Sequence[int]) -> tuple[float, ...]:

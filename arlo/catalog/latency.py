@@ -38,7 +38,7 @@ class LatencyTable:
     def at_ns(self, length: int, rows: int) -> int:
         """Nanoseconds of a batch of `rows` rows of `length` tokens. ConfigError for a table without points."""
         if not self.points:
-            raise ConfigError("a latency table needs at least one point: measure it with `arlo profile`")
+            raise ConfigError("a latency table needs at least one point: measure it with `arlo compile profile`")
         curves = _curves(self.points)
         index = bisect.bisect_left(curves, rows, key=lambda curve: curve[0])
         if index == 0:

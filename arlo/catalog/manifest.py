@@ -1,4 +1,4 @@
-"""The manifest of a Triton model repository: what `arlo compile` built, read by `arlo serve` and `arlo inspect`.
+"""The manifest of a Triton model repository: what `arlo compile` built and `arlo serve` reads.
 
 It lies as `arlo.json` in the repository's root, beside the model folders (one per runtime). Triton ignores it.
 """
@@ -24,7 +24,7 @@ FORMAT = 2
 
 Role = Literal["ids", "mask", "other", "tensor"]
 Activation = Literal["softmax", "sigmoid", "identity", "tanh"]  # of logits; the names that the gateway knows, too
-AdaptationKind = Literal["none", "merge", "prune", "prompt", "prefix", "padding"]
+AdaptationKind = Literal["none", "merge", "prompt", "prefix"]
 
 MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
@@ -85,7 +85,7 @@ class Adaptation:
     @property
     def flips(self) -> bool:
         """Whether rounding decides which of two equally alike tokens goes, so that devices may differ in it."""
-        return self.kind in ("merge", "prune")
+        return self.kind == "merge"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Verification:
     agreement: float | None = None  # share of labels that are the same; of rerankers: of pairs of texts in that order
     ties: float | None = None  # share that differs only where the original itself is all but undecided
     flipped: float | None = (
-        None  # of one that merges or drops tokens: share of rows by another merge, see `arlo verify`
+        None  # of one that merges or drops tokens: share of rows by another merge, see `arlo compile verify`
     )
     ran_on: str = ""  # the device, for people
     importance_sum: float | None = None  # largest relative error of a row's sum; None: there is no such output
@@ -128,7 +128,7 @@ class Runtime:
     precision: str  # fp32, fp16, bf16
     device: str  # what the latency was measured on; empty: not measured yet
     latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
-    verification: Verification | None = None  # None: emulated, or `arlo verify` found it wrong
+    verification: Verification | None = None  # None: emulated, or `arlo compile verify` found it wrong
     backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
     profiles: tuple[int, ...] = ()  # maximum lengths that one engine holds, its weights once
     kinds: tuple[str, ...] = ()  # how rows are laid out: static, dynamic, packed; empty: as `dynamic` says
@@ -210,7 +210,6 @@ class Manifest:
     # That share the model, in the order of their numbers, with the names of their classes: its input `task` says which
     # one a row is of, and the first of its logits are that task's. Empty: there is no such input.
     tasks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    fit: int | None = None  # instances that a device holds, each less than 10 % slower; None: not measured
     counts: str = ""  # the output that says how many children each row has; empty: none has any
     # Not in the file: runtimes that a logical model in the repository answers with (docs/plugin.md), as found there. A
     # server that runs the plugin holds all of them.
@@ -249,6 +248,7 @@ class Manifest:
             raise ConfigError(f"{path} is not JSON ({error}): build the repository again") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             raise ConfigError(f"{path} is not of manifest format {FORMAT}: build the repository again")
+        raw.pop("fit", None)  # which was measured once, and nothing went by it
         try:
             manifest = cls(
                 **{
@@ -343,8 +343,6 @@ def _problems(manifest: Manifest) -> Iterator[str]:
             yield f"{field} is {getattr(manifest, field)!r}; known are {', '.join(get_args(Activation))}"
     if not manifest.runtimes:
         yield "it lists no runtimes"
-    if manifest.fit is not None and not _is_whole(manifest.fit, 1, 10_000):
-        yield f"{manifest.fit} instances fit a device; it is 1 to 10000"
     yield from (f"{what} is given twice" for what in _twice(f"runtime {r.name}" for r in manifest.runtimes))
     kinds = (
         f"a {'dynamic' if r.dynamic else 'static'} runtime of max_length {r.max_length}" for r in manifest.runtimes

@@ -137,7 +137,7 @@ def _config(
         return f'  {{ name: "{each.name}" data_type: TYPE_{kind} dims: [ {step}{", ".join(map(str, each.dims))} ] }}'
 
     name, backend, rows = model["name"], model.get("backend", "python"), int(model.get("max_batch", 1))
-    lines = ["# Written by `arlo wrap`.", f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {rows}"]
+    lines = ["# Written by `arlo compile wrap`.", f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {rows}"]
     lines += ["input [", ",\n".join(map(tensor, inputs)), "]", "output [", ",\n".join(map(tensor, outputs)), "]"]
     lines.append("instance_group [ { count: 1 kind: KIND_CPU } ]")
     lines += [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]

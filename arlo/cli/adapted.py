@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.catalog.toml_text import to_toml
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def described(examined: Examined, subject: Subject) -> dict[str, Any]:
         "kind": plan.kind,
         "each": plan.merge,
         "schedule": list(plan.schedule),
-        "chosen": plan.chosen,
         "multiplications": plan.multiplications,
         "rows": len(right),
         "accuracy": float(right.mean()),
@@ -152,7 +152,9 @@ class Count:
     def points(self) -> list[list[float]]:
         """[length, rows, ms] of all engines."""
         return [
-            [int(each["length"]), int(rows), ms] for each in self.engines for rows, ms in each["latency_ms"].items()
+            [int(each["length"]), int(rows), round(ms, 3)]
+            for each in self.engines
+            for rows, ms in each["latency_ms"].items()
         ]
 
 
@@ -193,34 +195,33 @@ def tokens_file(result: Mapping[str, Any]) -> str:
     found = [length_bins(each.bins_by_task, each.by_task) for each in counts]
     ends = found[0][0]
     by_length = bool(ends) or any(len(each.engines) > 1 for each in counts)
-    lines = ["# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed."]
-    if by_length:
-        lines += ["[workload]", f'length = "{_lengths(counts[0])}"']
-    lines += [
-        "[tokens]",
-        f'name = "{result["model"]}"',
-        f"batch = {max(int(rows) for _, rows, _ in counts[0].points)}",
-        f"delta_ms = {slo_ms:g}",
-        f"eta_ms = {slo_ms:g}",
-        f"horizon_s = {max(5.0, slo_ms / 200):g}",
-        *([f"bins = {ends}"] if ends else []),
-    ]
-    for each in counts:
-        points = ", ".join(
-            f"[{length:g}, {rows:g}, {ms:.3f}]" if by_length else f"[{rows:g}, {ms:.3f}]"
-            for length, rows, ms in each.points
-        )
-        lines += ["[[tokens.variant]]", f"tokens = {each.tokens}", f"latency = [{points}]"]
-    lines += ["[tokens.accuracy]"]
-    lines += [f"{task} = [{', '.join(f'{each.by_task[task]:.4f}' for each in counts)}]" for task in tasks]
-    if ends:
-        lines += ["[tokens.bin_accuracy]"]
-        for task in tasks:
-            rows = (", ".join(f"{one:.4f}" for one in accuracy[task]) for _, accuracy in found)
-            lines.append(f"{task} = [{', '.join(f'[{row}]' for row in rows)}]")
-    for task, (utility, patience) in itertools.product(tasks, ((1.0, 1), (0.3, 1), (0.1, 2))):
-        lines += ["[[tokens.query]]", f'task = "{task}"', f"slo_ms = {slo_ms * patience:g}", f"utility = {utility}"]
-    return "\n".join(lines) + "\n"
+    tokens = {
+        "name": result["model"],
+        "batch": max(int(rows) for _, rows, _ in counts[0].points),
+        "delta_ms": slo_ms,
+        "eta_ms": slo_ms,
+        "horizon_s": max(5.0, slo_ms / 200),
+        "bins": ends or None,
+        "accuracy": {task: [round(each.by_task[task], 4) for each in counts] for task in tasks},
+        "bin_accuracy": {task: [_rounded(accuracy[task]) for _, accuracy in found] for task in tasks} if ends else None,
+        "variant": [
+            {"tokens": each.tokens, "latency": each.points if by_length else [point[1:] for point in each.points]}
+            for each in counts
+        ],
+        "query": [
+            {"task": task, "slo_ms": slo_ms * patience, "utility": utility}
+            for task, (utility, patience) in itertools.product(tasks, ((1.0, 1), (0.3, 1), (0.1, 2)))
+        ],
+    }
+    workload = {"workload": {"length": _lengths(counts[0])}} if by_length else {}
+    return to_toml(
+        {**workload, "tokens": tokens},
+        "Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed.",
+    )
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(each, 4) for each in values]
 
 
 def _lengths(count: Count) -> str:
@@ -295,35 +296,29 @@ def length_bins(
 
 def flow_file(result: Mapping[str, Any]) -> str:
     """What was found as a flow of one stage, for `arlo serve`: the variants of more and less tokens are its own."""
-    lines = [
-        "# Written by `arlo adapt`: one model at several token counts; accuracies as measured.",
-        "[flow]",
-        f'name = "{result["name"]}"',
-        f"slo_ms = {result['slo_ms']:g}",
-        "[[flow.stage]]",
-        'name = "tokens"',
-    ]
+    here = result.get("engine", "onnxruntime") == "onnxruntime"  # else what it takes is in the repository
+    variants = []
     for each in reversed(counts_of(result)):
-        lines += [
-            "[[flow.stage.variant]]",
-            f'repository = "{each.name}"',
-            f"tokens = {each.tokens}",
-            f"accuracy = {each.accuracy:.4f}",
-            f"max_lengths = {[engine['length'] for engine in each.engines]}",
-        ]
-        if result.get("engine", "onnxruntime") == "onnxruntime":  # else what it takes is in the repository
-            points = ", ".join(f"[{length:g}, {rows:g}, {ms:.3f}]" for length, rows, ms in each.points)
-            lines.append(f"latency = [{points}]")
         ends, by_length = length_bins(each.bins_by_task, each.by_task)
-        told = {task: f"[{', '.join(f'{one:.4f}' for one in right)}]" for task, right in by_length.items()}
-        if ends:
-            lines.append(f"bins = {ends}")
-        if result["room"]:
-            told = told or {task: f"{right:.4f}" for task, right in each.by_task.items()}
-            lines.append(f"task_accuracy = {{{', '.join(f'{task} = {right}' for task, right in told.items())}}}")
-        elif ends:
-            lines.append(f"bin_accuracy = {next(iter(told.values()))}")
-    return "\n".join(lines) + "\n"
+        right: Any = {task: _rounded(one) for task, one in by_length.items()}
+        if not ends:
+            right = {task: round(one, 4) for task, one in each.by_task.items()}
+        variants.append(
+            {
+                "repository": each.name,
+                "tokens": each.tokens,
+                "accuracy": round(each.accuracy, 4),
+                "max_lengths": [engine["length"] for engine in each.engines],
+                "latency": each.points if here else None,
+                "bins": ends or None,
+                "task_accuracy": right if result["room"] else None,
+                "bin_accuracy": next(iter(right.values())) if ends and not result["room"] else None,
+            }
+        )
+    flow = {"name": result["name"], "slo_ms": result["slo_ms"], "stage": [{"name": "tokens", "variant": variants}]}
+    return to_toml(
+        {"flow": flow}, "Written by `arlo adapt`: one model at several token counts; accuracies as measured."
+    )
 
 
 def engines_of(variants: Sequence[Mapping[str, Any]], folder: str = "") -> list[Engine]:
@@ -350,8 +345,8 @@ def engines_of(variants: Sequence[Mapping[str, Any]], folder: str = "") -> list[
 def chosen_pairs(
     variants: Sequence[dict[str, Any]], counts: Mapping[int, float], worth_us: float, most: int
 ) -> list[dict[str, Any]]:
-    """Of variants at several lengths and counts those that are worth having for rows of these lengths, as `arlo
-    lengths --adapted` says; and of each count among them the longest one, for a count takes every row. ConfigError."""
+    """The variants that pay for rows of these lengths, as `arlo compile lengths --adapted` chooses them, and the
+    longest one of each count among them, for a count takes every row. ConfigError."""
     from arlo.planning.lengths.pairs import choose_pairs
 
     found = choose_pairs(engines_of(variants), counts, worth_us=worth_us, most=most)

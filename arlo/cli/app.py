@@ -13,7 +13,7 @@ from typing import Any
 
 import arlo
 from arlo.cli import interrupted
-from arlo.cli.commands import BY_NAME, COMMANDS, add
+from arlo.cli.commands import ACTIONS, BY_NAME, COMMANDS, add
 from arlo.cli.text import HelpFormatter, Parser, shown
 from arlo.errors import explain, known
 
@@ -39,7 +39,7 @@ EPILOG = (
     """examples:
   arlo compile MODEL_FOLDER --out minilm      build the runtimes (`arlo compile --help`)
   arlo serve serve.toml                       start workers and gateway
-  arlo status                                 see what it does
+  arlo top --once                             see what it does
   arlo simulate --rate 4000 --find-workers    how many GPUs a load would need
   arlo replay TRACE --target 127.0.0.1:8001   put it under load
   arlo COMMAND --help                         more about a command, with examples
@@ -69,7 +69,10 @@ def build_parsers(only: str | None = None) -> Parsers:
         prog="arlo", description=DESCRIPTION, epilog=EPILOG, formatter_class=HelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"arlo {arlo.__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    parent = only.rpartition(" ")[0] if only is not None else ""
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", prog=f"arlo {parent}" if parent else None
+    )
     if only is not None:
         chosen, module = add(subparsers, BY_NAME[only])
         return Parsers(parser, chosen, module)
@@ -88,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader went away (`arlo status | head`); keep Python from complaining about it at exit.
+        # The reader went away (`arlo top --once | head`); keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
@@ -111,9 +114,13 @@ def _failed(error: Exception) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    at = next((i for i, argument in enumerate(arguments) if not argument.startswith("-")), None)
+    name = None if at is None else arguments[at]
+    if at is not None and at + 1 < len(arguments) and (action := f"{name} {arguments[at + 1]}") in BY_NAME:
+        name, arguments = action, arguments[:at] + arguments[at + 1 :]
     if name is not None and name not in BY_NAME:
-        match = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.5)
+        moved = [command.name for command in ACTIONS if command.word == name]
+        match = moved or difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.5)
         hint = f"did you mean {match[0]!r}?" if match else "`arlo --help` lists the commands"
         print(f"arlo: error: unknown command {shown(repr(name))}: {hint}", file=sys.stderr)
         return 2

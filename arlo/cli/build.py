@@ -1,4 +1,4 @@
-"""Compile what a configuration names, for `arlo serve` (when it is missing) and `arlo demo`."""
+"""Compile what a configuration names, for `arlo serve` (when it is missing) and `make demo`."""
 
 from __future__ import annotations
 

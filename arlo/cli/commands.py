@@ -1,6 +1,7 @@
-"""The subcommands: name, module, one line. A module is imported only when its command is asked for.
+"""The commands and their actions: name, module, one line. A module is imported only when it is asked for.
 
-A module has add_parser(subparsers) -> ArgumentParser, and run(args) -> exit code (None is 0).
+A module has add_parser(subparsers) -> ArgumentParser, and run(args) -> exit code (None is 0). Where a command has
+arguments, as `arlo compile SOURCE`, the name of an action takes precedence: `arlo compile inspect REPOSITORY`.
 """
 
 from __future__ import annotations
@@ -16,64 +17,75 @@ from arlo.cli.text import HelpFormatter
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """One subcommand."""
+    """A command, or an action of one: `compile inspect`."""
 
     name: str
     module: str
     summary: str
 
+    @property
+    def word(self) -> str:
+        """What its parser is called."""
+        return self.name.split()[-1]
+
 
 COMMANDS = (
-    Command("compile", "arlo.compile.tools.compile", "build a Triton repository: one runtime per maximum length"),
-    Command("inspect", "arlo.compile.tools.inspect", "explain a repository: how exact, how fast, what to do next"),
-    Command(
-        "verify", "arlo.compile.tools.verify", "run a repository's engines here against the original model's answers"
-    ),
-    Command("adapt", "arlo.cli.adapt", "variants of one model that merge tokens: accuracy for time"),
-    Command("task", "arlo.cli.task", "tasks that share one adapted body: add one without a restart"),
-    Command("lengths", "arlo.cli.lengths", "which maximum lengths to compile for; what-if questions"),
-    Command("wrap", "arlo.cli.wrap", "any model that Triton serves, as a stage of a pipeline"),
-    Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
-    Command("profile", "arlo.cli.profile.command", "measure the latency of every runtime on a real worker"),
     Command("up", "arlo.cli.up.command", "a model folder in, vectors out: compile what is missing, and serve it"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),
-    Command("triton", "arlo.cli.triton", "start one Triton server on a repository, without a gateway"),
-    Command("cascade", "arlo.cli.cascade.command", "several models of rising cost as one: record, calibrate, search"),
-    Command("accuracy", "arlo.cli.accuracy", "how accurate variants are, row by row, on labelled texts"),
-    Command("flow", "arlo.cli.flow.command", "pipelines of models as one: check, plan, report"),
+    Command("compile", "arlo.compile.tools.compile", "build a Triton repository: one runtime per maximum length"),
+    Command("adapt", "arlo.cli.adapt", "variants of one model that merge tokens: accuracy for time"),
+    Command("fit", "arlo.cli.fit.command", "labelled texts in, operating points out: several models as one"),
     Command("plan", "arlo.cli.plan.command", "how many instances of each runtime a demand needs; what-if questions"),
-    Command("trace", "arlo.cli.trace.command", "make a trace, or see what one is like"),
     Command(
         "simulate",
         "arlo.cli.simulate.command",
         "what a cluster would do with a stream of requests: latency, SLO, GPU-hours",
     ),
     Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
+    Command("top", "arlo.cli.top.command", "what is served, how loaded it is, how fast it answers: live, or once"),
     Command("report", "arlo.cli.report", "result files as a page, one over the other"),
-    Command("status", "arlo.cli.top.status", "what is served, how loaded it is, how fast it answers"),
-    Command("top", "arlo.cli.top.command", "the same as a live screen"),
-    Command("config", "arlo.cli.config", "check or show a configuration file"),
-    Command("gateway", "arlo.cli.gateway", "run the gateway alone, in the foreground"),
-    Command("demo", "arlo.cli.demo.command", "the whole path on a real model and real text, in minutes"),
+    Command("config", "arlo.cli.config", "check or show a configuration file; choose an operating point"),
     Command("version", "arlo.cli.version", "versions of Arlo and of what it stands on"),
+)
+
+ACTIONS = (
+    Command("serve gateway", "arlo.cli.gateway", "run the gateway alone, in the foreground"),
+    Command("serve triton", "arlo.cli.triton", "start one Triton server on a repository, without a gateway"),
+    Command("compile lengths", "arlo.cli.lengths", "which maximum lengths to compile for; what-if questions"),
+    Command(
+        "compile inspect", "arlo.compile.tools.inspect", "explain a repository: how exact, how fast, what to do next"
+    ),
+    Command("compile verify", "arlo.compile.tools.verify", "run a repository's engines against the original's answers"),
+    Command("compile profile", "arlo.cli.profile.command", "measure the latency of every runtime on a real worker"),
+    Command("compile emulate", "arlo.cli.emulate", "write a repository whose runtimes take the time of a table"),
+    Command("compile wrap", "arlo.cli.wrap", "any model that Triton serves, as a stage of a flow"),
+    Command("adapt task", "arlo.cli.task", "tasks that share one adapted body: add one without a restart"),
+    Command("plan flow", "arlo.cli.flow.command", "a flow of several models: what is odd about it, and its plans"),
+    Command("simulate trace", "arlo.cli.trace.command", "make a trace, or see what one is like"),
 )
 
 NEGATIVE_NUMBERS = re.compile(r"^-\.?\d")
 
-BY_NAME = {command.name: command for command in COMMANDS}
+BY_NAME = {command.name: command for command in COMMANDS + ACTIONS}
 
 
 def add(subparsers: Any, command: Command) -> tuple[argparse.ArgumentParser, Any]:
     """Import a command's module and add its parser; returns the parser and the module."""
     module = importlib.import_module(command.module)
-    parser = module.add_parser(subparsers)
-    if parser is None:
-        parser = subparsers.choices[command.name]
+    parser: argparse.ArgumentParser = module.add_parser(subparsers) or subparsers.choices[command.word]
+    if mine := actions_of(command):
+        lines = [f"  arlo {each.name:17} {each.summary}" for each in mine]
+        parser.epilog = "\n".join([*([parser.epilog.rstrip(), ""] if parser.epilog else []), "actions:", *lines])
     for each in [parser, *nested(parser)]:
         each.formatter_class = HelpFormatter
         # `--demand -1,1` is a wrong number, which the command names, not an option.
         each._negative_number_matcher = NEGATIVE_NUMBERS
     return parser, module
+
+
+def actions_of(command: Command) -> list[Command]:
+    """The actions of a command."""
+    return [each for each in ACTIONS if each.name.startswith(f"{command.name} ")]
 
 
 def nested(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:

@@ -1,19 +1,27 @@
-"""`arlo config check` and `arlo config show`."""
+"""`arlo config`: check a configuration, show it, choose the operating point that it serves."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
 
+from arlo.catalog.toml_text import to_toml
 from arlo.cli.text import print_json
+from arlo.clock import monotonic_s
+from arlo.errors import ConfigError, GatewayError
 
-DESCRIPTION = """Check or show a configuration file (docs/configuration.md describes every key)."""
+DESCRIPTION = """Check or show a configuration file (docs/configuration.md describes every key), or choose the operating
+point of the cascade that it serves."""
+
+WAIT_S = 10.0  # for the gateway to have a new operating point
+AGAIN_S = 0.2
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add `config` with `check` and `show`."""
+    """Add `config` with its actions."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "config",
         help="check or show a configuration file",
@@ -38,14 +46,28 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     show.add_argument("file", type=Path, metavar="FILE", help="the TOML file")
     show.add_argument("--json", action="store_true", help="print JSON")
+    use = actions.add_parser(
+        "use",
+        help="another operating point for a cascade that is served, without a restart",
+        description="Choose the operating point of a cascade that `arlo serve` serves: no row waits, no worker moves.\n"
+        "The choice is kept in workers.run_dir, over restarts; run this where that is.",
+        epilog="examples:\n  arlo config use serve.toml eo\n  arlo config use serve.toml --reset",
+    )
+    use.add_argument("file", type=Path, metavar="FILE", help="the TOML file that `arlo serve` runs with")
+    use.add_argument("point", nargs="?", metavar="POINT", help="its name in cascade.json")
+    use.add_argument("--admin", metavar="HOST:PORT", help="address of the gateway (default: the configuration's)")
+    use.add_argument("--reset", action="store_true", help="go back to the point of the configuration")
+    use.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check or show."""
+    """Check, show or use."""
     from arlo import config as configuration
 
     loaded = configuration.load(args.file)
+    if args.action == "use":
+        return _use(args, loaded)
     if args.action == "show":
         values = effective(loaded)
         if args.json:
@@ -56,23 +78,18 @@ def run(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {"file": str(args.file), "ok": True}
     if not args.keys_only:
         from arlo.cli.recommend import load_manifest
-        from arlo.config.flow_variants import pipeline_name
         from arlo.config.gateway import gateway_message
-        from arlo.config.stages import cascade_name
-        from arlo.control.reconcile.choice import choose, servable
-        from arlo.control.reconcile.placement import plan_from_config
+        from arlo.control.mode import mode_of
 
         gateway_message(loaded)
-        manifest = servable(loaded, load_manifest(loaded))
-        found["model"] = loaded.model.name or manifest.model
-        if loaded.cascade is not None:
-            found["cascade"] = cascade_name(loaded.cascade)
-        if loaded.pipeline is not None:
-            found["pipeline"] = pipeline_name(loaded.pipeline)
-        if loaded.more_models:
-            found["models"] = [model.name for model in loaded.models]
-        found["serves"] = choose(loaded, manifest).text
-        found["instances"] = dict(plan_from_config(loaded, manifest).instances)
+        mode = mode_of(loaded, load_manifest(loaded))
+        found["model"] = mode.models[0]
+        if mode.whole is not None:
+            found[mode.kind] = mode.whole
+        if len(mode.models) > 1:
+            found["models"] = mode.models
+        found["serves"] = mode.choice.text
+        found["instances"] = dict(mode.first.instances if mode.first is not None else ())
     found["workers"] = loaded.worker_count
     if args.json:
         print_json(found)
@@ -83,6 +100,47 @@ def run(args: argparse.Namespace) -> int:
         for name, count in found.get("instances", {}).items():
             print(f"  {count} x {name}")
     return 0
+
+
+def _use(args: argparse.Namespace, config: Any) -> int:
+    """Write the point down, and wait until the gateway has it; 1 when it has not in time."""
+    from arlo.control.watch.point import choose_point
+
+    if (args.point is None) != args.reset:
+        raise ConfigError("name an operating point, or give --reset for that of the configuration")
+    if config.cascade is None:
+        raise ConfigError("this configuration serves no cascade: it has no [cascade]")
+    choose_point(config, config.cascade, args.point)
+    from arlo.config.stages import cascade_manifest, cascade_name
+
+    wanted = args.point or cascade_manifest(config.cascade.manifest).point(config.cascade.point).name
+    address = args.admin or config.gateway.admin_address
+    now = asyncio.run(_await(address, cascade_name(config.cascade), wanted))
+    if args.json:
+        print_json({"point": wanted, "in_force": now == wanted, "now": now})
+    elif now == wanted:
+        print(f"{wanted} is in force")
+    elif now is None:
+        print(f"{wanted} is in force when `arlo serve` runs: no gateway answers at {address}")
+    else:
+        print(f"{wanted} is not in force after {WAIT_S:g} s, but {now}: what does the log of `arlo serve` say?")
+    return 0 if now in {wanted, None} else 1
+
+
+async def _await(address: str, model: str, wanted: str) -> str | None:
+    """The point in force; None: no gateway answers."""
+    from arlo.control.gateway.admin import AdminClient
+
+    until_s = monotonic_s() + WAIT_S
+    async with AdminClient(address, model=model) as admin:
+        while True:
+            try:
+                now = str((await admin.stats()).point)
+            except GatewayError:
+                return None
+            if now == wanted or monotonic_s() > until_s:
+                return now
+            await asyncio.sleep(AGAIN_S)
 
 
 def effective(loaded: Any) -> dict[str, Any]:
@@ -113,33 +171,7 @@ def _keys(section: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """As JSON and TOML have it."""
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, dict):
-        return {str(key): item for key, item in value.items()}
-    return value
-
-
-def to_toml(sections: dict[str, Any]) -> str:
-    """The sections as TOML."""
-    parts = []
-    for name, given in sections.items():
-        for values in given if isinstance(given, list) else [given]:
-            head = f"[[{name}]]" if isinstance(given, list) else f"[{name}]"
-            parts.append(f"{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items()))
-    return "\n".join(parts)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return repr(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from arlo.cli.app import build_parsers
-from arlo.cli.commands import COMMANDS, nested
+from arlo.cli.commands import COMMANDS, actions_of, nested
 
 HEAD = """# Command line
 
@@ -22,7 +22,7 @@ def cli_page() -> str:
     """docs/cli.md: the help of `arlo` and of every command."""
     top = build_parsers().top
     parts = [HEAD, f"## arlo\n\n```text\n{top.format_help().rstrip()}\n```\n"]
-    for command in COMMANDS:
+    for command in [each for parent in COMMANDS for each in (parent, *actions_of(parent))]:
         for one in nested(build_parsers(command.name).top):
             marks = "##" if one.prog.count(" ") == 1 else "###"
             parts.append(f"{marks} {one.prog}\n\n```text\n{one.format_help().rstrip()}\n```\n")

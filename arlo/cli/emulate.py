@@ -1,4 +1,4 @@
-"""`arlo emulate`: write a repository of emulated runtimes."""
+"""`arlo compile emulate`: write a repository of emulated runtimes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ benchmarks and trying out a cluster. Input: input_ids, attention_mask; output: l
 embedding (made up from the ids, so that answers can be checked)."""
 
 EPILOG = """examples:
-  arlo emulate --out emu --max-lengths 64,128,256,512 --latency-ms 1.15,1.7,2.9,5.2
-  arlo emulate --out emu --max-lengths 512 --latency-ms 5.2 --max-batch 8 --batch-growth 0.3
-  arlo emulate --out emu --max-lengths 64,512 --latency-ms 1,5 --dynamic     dynamic-shape runtimes
-  arlo emulate --out emu --max-lengths 32,64,128,512 --profile bert-base-a100 --max-batch 32
+  arlo compile emulate --out emu --max-lengths 64,128,256,512 --latency-ms 1.15,1.7,2.9,5.2
+  arlo compile emulate --out emu --max-lengths 512 --latency-ms 5.2 --max-batch 8 --batch-growth 0.3
+  arlo compile emulate --out emu --max-lengths 64,512 --latency-ms 1,5 --dynamic     dynamic-shape runtimes
+  arlo compile emulate --out emu --max-lengths 32,64,128,512 --profile bert-base-a100 --max-batch 32
 
 Then name the folder in a configuration (model.repository) and `arlo serve` it."""
 
@@ -56,14 +56,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--batcher", action="store_true", help="Triton joins requests itself ([dispatch] batching worker)"
     )
     parser.add_argument(
-        "--jitter",
-        type=float,
-        default=0.0,
-        metavar="F",
-        help="times vary evenly by this factor either way (default: 0)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the jitter (default: 0)")
-    parser.add_argument(
         "--memory-mb",
         type=int,
         default=0,
@@ -90,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--memory-mb must be at least 0, not {args.memory_mb}")
     if args.out.is_dir() and any(args.out.iterdir()) and not (args.out / FILE_NAME).is_file():
         raise ConfigError(f"{args.out} is not empty and no repository ({FILE_NAME} is missing): name another folder")
-    common = {"jitter": args.jitter, "seed": args.seed, "batcher": args.batcher, "memory_mb": args.memory_mb}
+    common = {"batcher": args.batcher, "memory_mb": args.memory_mb}
     if args.profile is not None:
         manifest = _profiled(args, lengths, common)
     else:

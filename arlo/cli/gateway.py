@@ -1,4 +1,4 @@
-"""`arlo gateway`: run the gateway alone, in the foreground."""
+"""`arlo serve gateway`: run the gateway alone, in the foreground."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DESCRIPTION = """Run the gateway alone, in the foreground, as the configuration'
 plane applies a deployment at its admin port, and goes on serving when that is gone. SIGTERM drains."""
 
 EPILOG = """examples:
-  arlo gateway serve.toml              run it
-  arlo gateway serve.toml --print      print the JSON that arlo-gateway would be started with
+  arlo serve gateway serve.toml              run it
+  arlo serve gateway serve.toml --print      print the JSON that arlo-gateway would be started with
 
 ARLO_GATEWAY in the environment names another arlo-gateway binary."""
 

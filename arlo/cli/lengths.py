@@ -1,4 +1,4 @@
-"""`arlo lengths`: which maximum lengths to compile for, without compiling anything."""
+"""`arlo compile lengths`: which maximum lengths to compile for, without compiling anything."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ requests of given lengths on a given device. The best set is found for each numb
 """
 
 EPILOG = """examples:
-  arlo lengths --repository minilm --histogram tweets
-  arlo lengths --latency-profile profile.json --histogram trace.csv --max-runtimes 12 --plot lengths.html
-  arlo lengths --latency-profile profile.json --histogram uniform:8:512 --lengths 128,512
-  arlo lengths --max-length 512 --json | jq .chosen
-  arlo lengths --adapted out/64 out/128 --worth-us 500 --histogram trace.csv
+  arlo compile lengths --repository minilm --histogram tweets
+  arlo compile lengths --latency-profile profile.json --histogram trace.csv --max-runtimes 12
+  arlo compile lengths --latency-profile profile.json --histogram uniform:8:512 --lengths 128,512
+  arlo compile lengths --max-length 512 --json | jq .chosen
+  arlo compile lengths --adapted out/64 out/128 --worth-us 500 --histogram trace.csv
 
 columns: expected, the time of one request where nothing waits (`of padded` where the latency is assumed and only
 ratios mean something); saves, against one runtime for the longest length; last one saves, against the best set
@@ -50,7 +50,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     what = parser.add_argument_group("latency over the length")
     what.add_argument("--repository", type=Path, metavar="DIR", help="the latencies of a Triton repository")
-    what.add_argument("--latency-profile", type=Path, metavar="FILE", help="latencies measured by `arlo profile`")
+    what.add_argument(
+        "--latency-profile", type=Path, metavar="FILE", help="latencies measured by `arlo compile profile`"
+    )
 
     what.add_argument(
         "--adapted", type=Path, nargs="+", metavar="DIR",
@@ -83,9 +85,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="of the expected time, that a further runtime must save (default: 3)",
     )
     how.add_argument("--lengths", metavar="LIST", help="lengths to compare with, as 64,128,512 or first:last:step")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="write what each runtime saves: .html, or .json for `arlo report`"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -103,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--max-length must be 1 token or more, not {args.max_length}")
     if args.adapted or args.worth_us is not None:
         return _pairs(args)
-    curve, longest, name = _latency(args.repository, args.latency_profile, args.max_length)
+    curve, longest = _latency(args.repository, args.latency_profile, args.max_length)
     given = parse_lengths(args.lengths) if args.lengths else None
     found = choose_lengths(
         curve,
@@ -112,10 +111,6 @@ def run(args: argparse.Namespace) -> int:
         least_saving=args.least_saving / 100,
         given=given,
     )
-    if args.plot is not None:
-        from arlo.compile.lengths.plot import write_page
-
-        write_page(found, args.plot, title=f"Maximum lengths{f' for {name}' if name else ''}")
     if args.json:
         print_json(as_dict(found))
         return 0
@@ -141,8 +136,8 @@ def _pairs(args: argparse.Namespace) -> int:
         raise ConfigError("--adapted and --worth-us go together: what is a point of accuracy worth, in microseconds?")
     if args.worth_us < 0:
         raise ConfigError(f"--worth-us is 0 or more, not {args.worth_us:g}")
-    if args.repository or args.latency_profile or args.lengths or args.plot:
-        raise ConfigError("--adapted has latencies and lengths of its own, and no --plot: leave the others out")
+    if args.repository or args.latency_profile or args.lengths:
+        raise ConfigError("--adapted has latencies and lengths of its own: leave the others out")
     if args.max_runtimes < 1:
         raise ConfigError(f"--max-runtimes must be 1 or more, not {args.max_runtimes}")
     engines = [
@@ -183,10 +178,8 @@ def _pair(engine: Engine) -> dict[str, Any]:
     return {"name": engine.name, "length": engine.length, "tokens": engine.tokens, "time_us": engine.time_us}
 
 
-def _latency(
-    repository: Path | None, profile_path: Path | None, max_length: int | None
-) -> tuple[SourcedCurve, int, str]:
-    """The curve, the longest length, and the name of the model."""
+def _latency(repository: Path | None, profile_path: Path | None, max_length: int | None) -> tuple[SourcedCurve, int]:
+    """The curve, and the longest length."""
     from arlo.catalog.manifest import Manifest
     from arlo.compile.lengths.curve import assumed, from_manifest, from_profile
     from arlo.compile.steps.lengths import DEFAULT_LONGEST
@@ -197,10 +190,10 @@ def _latency(
     if repository is not None:
         manifest = Manifest.load(repository)
         longest = max_length or max(runtime.max_length for runtime in manifest.runtimes)
-        return from_manifest(manifest, longest), longest, manifest.model
+        return from_manifest(manifest, longest), longest
     if profile_path is not None:
         profile = LatencyProfile.load(profile_path)
         longest = max_length or max((runtime.max_length for runtime in profile.runtimes), default=DEFAULT_LONGEST)
-        return from_profile(profile, longest), longest, profile.model
+        return from_profile(profile, longest), longest
     longest = max_length or DEFAULT_LONGEST
-    return assumed(longest, "no --repository and no --latency-profile were given"), longest, ""
+    return assumed(longest, "no --repository and no --latency-profile were given"), longest

@@ -1,4 +1,4 @@
-"""The recommendation of a manifest, made anew when its latencies changed: for `arlo profile`, `serve` and `config`."""
+"""The recommendation of a manifest, made again when its latencies changed."""
 
 from __future__ import annotations
 

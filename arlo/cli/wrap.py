@@ -1,4 +1,4 @@
-"""`arlo wrap`: any model that Triton serves, as a stage of a pipeline."""
+"""`arlo compile wrap`: any model that Triton serves, as a stage of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 DESCRIPTION = """Write the repository of a model that takes and gives tensors of any kind: an engine of
 another origin, or code of one's own for Triton's Python backend. A TOML file says what it takes, what it
-gives and how long it takes; a flow names the repository as any (`arlo flow`)."""
+gives and how long it takes; a flow names the repository as any (`arlo plan flow`)."""
 
 EPILOG = """examples:
-  arlo wrap detect.toml --out detect        then, in a flow: variants = [{repository = "detect", accuracy = 0.95}]
+  arlo compile wrap detect.toml --out detect    then, in a flow: variants = [{repository = "detect", accuracy = 0.95}]
 
 The file: [model] name, files, and backend (python), max_batch (1), max_length (1), latency ([[length, rows, ms]]),
 counts, labels, memory_mb; [[input]] name, datatype, dims, pad_value; [[output]] name, datatype, dims, of_children,
-on_request, token_level; [parameters] for the model's own code. See docs/pipeline-tensors.md."""
+on_request, token_level; [parameters] for the model's own code. See docs/flow-file.md."""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:

@@ -108,7 +108,7 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         `row`: a text, a pair of texts, token ids (special tokens included), or a mapping of input names to per-token
         values. `max_length`: cap in tokens below the model's own. `truncate`: cut a longer row instead of raising
         TooLongError; text keeps its special tokens, token ids keep their last one. `outputs`: names; None: all.
-        `parameters`: of the request, such as those of a cascade (docs/cascades.md).
+        `parameters`: of the request, such as those of a cascade (docs/flows.md).
         Raises ClientError; the tree stands in arlo.client.errors.
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())

@@ -235,7 +235,7 @@ class Codec:
 
 def _owners(names: frozenset[str]) -> dict[str, str]:
     """Of each output of a pipeline's stage, the one that names the row of each of its answers: `row` or `STAGE.row`
-    (docs/pipeline-journeys.md)."""
+    (docs/flows.md)."""
     rows = [name for name in names if name == "row" or name.endswith(".row")]
     of_rows = {"row", "children", "accuracy_expected", "reason", "dropped_rows", "rerouted", "tokens", "route", *rows}
     return {
@@ -270,7 +270,7 @@ def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:
 
 
 def is_final(response: Any) -> bool:
-    """False of a ModelInferResponse that another one to the same request follows (docs/cascades.md)."""
+    """False of a ModelInferResponse that another one to the same request follows (docs/flows.md)."""
     return "cascade_final" not in response.parameters or bool(response.parameters["cascade_final"].bool_param)
 
 

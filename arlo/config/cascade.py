@@ -11,7 +11,7 @@ from arlo.config.field import FieldError, option, section
 @section("cascade")
 class CascadeConfig:
     """One model that several answer, from the cheapest to the best, instead of [model]. Its stages, and when a row goes
-    on from one to the next, are in a file that `arlo cascade` wrote."""
+    on from one to the next, are in a file that `arlo fit` wrote."""
 
     manifest: Path = option(
         doc="`cascade.json`, or the folder that it is in. The repositories of the stages lie where it says."
@@ -34,7 +34,7 @@ class CascadeConfig:
     )
     point: str | None = option(
         default=None,
-        doc="Operating point: how much is spent for how much accuracy (`arlo cascade report` shows the choice).",
+        doc="Operating point: how much is spent for how much accuracy (`arlo fit --report` shows the choice).",
         left_out="the default one of `cascade.json`",
     )
     workers: tuple[int, ...] = option(
@@ -68,7 +68,7 @@ class CascadeConfig:
         default=None,
         doc='With `price = "auto"`: another operating point, and at no price a row has to be less sure than at this '
         "other one.",
-        left_out="as far as the prices of the point go, which `arlo cascade search` found",
+        left_out="as far as the prices of the point go, which `arlo fit` found",
     )
     shadow_share: float = option(
         default=0.0,
@@ -86,14 +86,8 @@ class CascadeConfig:
     )
     drift: Literal["alarm", "raise", "off"] = option(
         default="alarm",
-        doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo status` "
+        doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo top` "
         "and `arlo_cascade_drift_alarm`), or also go to the next point that agrees more often.",
-    )
-    worker_watts: tuple[float, ...] = option(
-        default=(),
-        doc="Power that one worker's device takes, idle and fully busy: `[60, 400]`. Where the energy of answers "
-        "cannot be measured, it is modelled from these and from how busy the workers are, and called so.",
-        left_out="energy is told where a counter can be read: of the GPUs of this machine's workers, else its CPUs",
     )
     seed: int = option(
         default=0,
@@ -114,14 +108,6 @@ class CascadeConfig:
                 "cascade",
                 "answer_margin_ms",
                 f"must be below default_timeout_ms ({self.timeout_ms}), or no row ever goes on",
-            )
-        if self.worker_watts and not (
-            len(self.worker_watts) == 2 and 0 <= self.worker_watts[0] <= self.worker_watts[1] <= 100_000
-        ):
-            raise FieldError(
-                "cascade",
-                "worker_watts",
-                f"are two, idle and fully busy, ascending: [60, 400], not {list(self.worker_watts)}",
             )
         if any(not isinstance(count, int) or not 1 <= count <= 1000 for count in self.workers):
             raise FieldError("cascade", "workers", f"are 1 to 1000 for each stage, not {list(self.workers)}")

@@ -7,7 +7,7 @@ from typing import Literal
 from arlo.config.field import FieldError, option, section
 
 Objective = Literal["queueing", "paper"]
-SolverName = Literal["exact", "gurobi", "highs"]
+SolverName = Literal["exact", "gurobi"]
 
 
 @section("health")
@@ -26,14 +26,6 @@ class HealthConfig:
         doc="Between checks of an ejected or joining instance; bounds how soon it comes back.",
         unit="ms",
         minimum=10,
-        maximum=3_600_000,
-    )
-    silence_ms: int = option(
-        default=10_000,
-        doc="An instance that has rows and answers none for so long is ejected, though its checks may pass: its engine "
-        "hangs. Never below 20 times the predicted time of its largest batch.",
-        unit="ms",
-        minimum=100,
         maximum=3_600_000,
     )
 
@@ -66,10 +58,7 @@ class ControlConfig:
     )
     solver: SolverName = option(
         default="exact",
-        doc="What solves it. `gurobi` and `highs` need the extras of these names and objective `paper`.",
-    )
-    solver_time_limit_s: float = option(
-        default=5.0, doc="After this the last plan is kept.", unit="s", above=0, maximum=3600
+        doc="What solves it. `gurobi` needs the extra of that name and objective `paper`.",
     )
     min_gain: float = option(
         default=0.03,
@@ -95,19 +84,6 @@ class ControlConfig:
         doc="Load the new runtime beside the old one, then switch. Where a worker's memory does not hold two engines "
         "that load fails, the old one serves on, and from then on workers are moved the other way: drain, unload, "
         "load. false: always the other way.",
-    )
-    warmup_requests: int = option(
-        default=3,
-        doc="Requests that a runtime answers before it joins; its answers are checked.",
-        minimum=1,
-        maximum=1000,
-    )
-    worker_grace_s: float = option(
-        default=5.0,
-        doc="How long a worker may be away before a plan is made without it.",
-        unit="s",
-        minimum=0,
-        maximum=3600,
     )
     recycle_factor: float = option(
         default=0.0,

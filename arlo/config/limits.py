@@ -18,19 +18,6 @@ class LimitsConfig:
         minimum=1,
         maximum=1_000_000,
     )
-    streams: int = option(
-        default=2048,
-        doc="Open calls of one connection. Clients keep further ones back by themselves.",
-        minimum=1,
-        maximum=1_000_000,
-    )
-    header_bytes: int = option(
-        default=16 * 1024,
-        doc="Headers (metadata) of one call, with 32 for each.",
-        unit="bytes",
-        minimum=1024,
-        maximum=1024 * 1024,
-    )
     connection_memory_bytes: int = option(
         default=256 * 1024 * 1024,
         doc="What the calls of one connection may hold: requests, whole or not, and answers that the client has not "
@@ -46,38 +33,6 @@ class LimitsConfig:
         unit="bytes",
         minimum=0,
     )
-    resets: int = option(
-        default=1000,
-        doc="Calls that one connection may open and reset at once within 10 s, where most of its calls are reset; ten "
-        "that are reset within 10 ms count as one. Above it the client is told to take another connection, and open "
-        "calls end as they would. Above twice as many the connection is closed.",
-        minimum=1,
-        maximum=2**31 - 1,
-    )
-    pings: int = option(
-        default=1000, doc="PING and SETTINGS frames of one connection within 10 s.", minimum=1, maximum=2**31 - 1
-    )
-    empty_frames: int = option(
-        default=1000,
-        doc="Frames of one connection within 10 s that bring nothing: DATA without bytes, PRIORITY, unknown ones,"
-        " and WINDOW_UPDATE above ten for each frame of an answer.",
-        minimum=1,
-        maximum=2**31 - 1,
-    )
-    preface_timeout_ms: int = option(
-        default=10_000,
-        doc="For TLS and the first words of a connection, over HTTP for its first request.",
-        unit="ms",
-        minimum=10,
-        maximum=3_600_000,
-    )
-    header_timeout_ms: int = option(
-        default=10_000,
-        doc="For the headers of a call, from the first byte to the last.",
-        unit="ms",
-        minimum=10,
-        maximum=3_600_000,
-    )
     body_timeout_ms: int = option(
         default=60_000,
         doc="For a request, from its headers to its last byte; on a stream for each message. Also for a client to take "
@@ -85,14 +40,6 @@ class LimitsConfig:
         unit="ms",
         minimum=10,
         maximum=3_600_000,
-    )
-    ping_after_ms: int = option(
-        default=120_000,
-        doc="A connection that is silent for so long is asked whether the client is there, and closed after as long "
-        "again without an answer.",
-        unit="ms",
-        minimum=100,
-        maximum=86_400_000,
     )
     connection_age_ms: int = option(
         default=0,

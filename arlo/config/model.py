@@ -26,7 +26,7 @@ class ModelConfig:
     static runtimes of each, and executes one batch of one of them at a time; or with `workers` each on its own."""
 
     repository: Path = option(
-        doc="Triton model repository that `arlo compile` (or `arlo emulate`) wrote; holds `arlo.json`."
+        doc="Triton model repository that `arlo compile` (or `arlo compile emulate`) wrote; holds `arlo.json`."
     )
     slo_ms: int = option(
         doc="Latency that a request should be answered within; decides on_time and late, and each runtime's capacity.",
@@ -48,7 +48,7 @@ class ModelConfig:
     )
     latency_profile: Path | None = option(
         default=None,
-        doc="Latency profile that `arlo profile` wrote.",
+        doc="Latency profile that `arlo compile profile` wrote.",
         left_out="the latencies in `arlo.json`",
         relation="of this repository, with all its runtimes",
     )
@@ -163,9 +163,6 @@ class WorkersConfig:
         "loading on one disturbs the others of the same GPU.",
         left_out="all workers see all GPUs",
     )
-    log_verbose: int = option(
-        default=0, doc="Triton's --log-verbose: 0 is off, higher says more (kind `local`).", minimum=0, maximum=4
-    )
     start_timeout_s: int = option(
         default=60, doc="How long a worker may take to become live.", unit="s", minimum=1, maximum=3600
     )
@@ -236,10 +233,10 @@ class DeploymentConfig:
     runtimes: Literal["recommended", "static", "dynamic", "bundle"] = option(
         default="recommended",
         doc="What the workers serve where neither `allocation` nor `dynamic` says it. `recommended`: what `arlo "
-        "compile` or `arlo profile` measured to be quicker on this device (`arlo inspect` shows it), static runtimes "
-        "where nothing was compared, and these as `bundle` where `workers.memory_mb` holds more than one; on fixed "
-        "`workers.endpoints` that run the plugin, the bundle that it has. `static`: a runtime per length, "
-        "allocated by [control]. `dynamic`: every worker serves the dynamic-shape runtime, and "
+        "compile` or `arlo compile profile` measured to be quicker on this device (`arlo compile inspect` shows it), "
+        "static runtimes where nothing was compared, and these as `bundle` where `workers.memory_mb` holds more than "
+        "one; on fixed `workers.endpoints` that run the plugin, the bundle that it has. `static`: a runtime per "
+        "length, allocated by [control]. `dynamic`: every worker serves the dynamic-shape runtime, and "
         "nothing is allocated. `bundle`: every worker holds the static runtimes, all or those that fit "
         "`workers.memory_mb` and save most, and each row takes that of its length; nothing is allocated either.",
         relation="`dynamic` and `bundle` go without `allocation`, `static` and `bundle` without `dynamic` instances",
@@ -316,12 +313,6 @@ class DispatchConfig:
         unit="batches",
         minimum=1,
         maximum=1024,
-    )
-    max_attempts: int = option(
-        default=3,
-        doc="Times one row may be sent to a worker, the first included; a row is sent again when its worker died.",
-        minimum=1,
-        maximum=100,
     )
     unavailable_grace_ms: int = option(
         default=5000,

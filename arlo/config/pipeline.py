@@ -13,7 +13,7 @@ from arlo.config.field import FieldError, option, section
 @section("pipeline")
 class PipelineConfig:
     """One model that a flow of stages answers, instead of [model]. The stages, their variants and the edges between
-    them are in a flow file (`arlo flow check`); each variant names its repository there."""
+    them are in a flow file (`arlo plan flow`); each variant names its repository there."""
 
     flow: Path = option(doc="The flow file: TOML with a [flow]. It says the SLO, too.")
     name: str | None = option(default=None, doc="Name that clients ask for.", left_out="`flow.name`")
@@ -57,14 +57,14 @@ class PipelineConfig:
     shadow: float = option(
         default=0.001,
         doc="Of the rows answered with fewer tokens, the share that is asked for with all of them, too, when there is "
-        "time: whether both say the same is in `arlo status`. Classifiers alone.",
+        "time: whether both say the same is in `arlo top --once`. Classifiers alone.",
         minimum=0,
         maximum=1,
     )
     audit: float = option(
         default=0.001,
         doc="Of the rows answered otherwise than by the most accurate variants, the share that these answer, too, when "
-        "there is time: how often both say the same is in `arlo status`, and `pipeline_audit` is logged when they "
+        "there is time: how often both say the same is in `arlo top --once`, and `pipeline_audit` is logged when they "
         "differ more often than their accuracies allow. Classifiers alone.",
         minimum=0,
         maximum=1,

@@ -17,7 +17,8 @@ class GatewayConfig:
 
     managed: bool = option(
         default=True,
-        doc="true: `arlo serve` starts and restarts it. false: one runs already (`arlo gateway`), at admin_address.",
+        doc="true: `arlo serve` starts and restarts it. false: one runs already, at admin_address (`arlo serve "
+        "gateway`).",
     )
     several_models: bool = option(
         default=False,
@@ -161,7 +162,7 @@ class GatewayConfig:
             )
         if self.several_models and self.managed:
             raise FieldError(
-                "gateway", "several_models", "needs managed = false: start the gateway with `arlo gateway`"
+                "gateway", "several_models", "needs managed = false: start the gateway with `arlo serve gateway`"
             )
         if not self.managed and self.admin_address.endswith(":0"):
             raise FieldError("gateway", "admin_address", "needs the port of the running gateway when managed = false")

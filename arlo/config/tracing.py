@@ -24,11 +24,3 @@ class TracingConfig:
         minimum=0,
         maximum=1,
     )
-    queue: int = option(
-        default=4096,
-        doc="Spans that wait for the collector, at most; a request has three and one for each row, up to eight. What "
-        "does not fit is lost, and counted in `arlo_traces_total`.",
-        unit="spans",
-        minimum=16,
-        maximum=1_000_000,
-    )

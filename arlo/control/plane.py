@@ -18,15 +18,13 @@ import fcntl
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import IO, Any
 
 from arlo.catalog.integrity import check_files
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
-from arlo.config.flow_variants import pipeline_name
-from arlo.config.stages import cascade_name
 from arlo.control.backoff import Backoff
 from arlo.control.events import emit
 from arlo.control.gateway.admin import AdminClient
@@ -35,19 +33,15 @@ from arlo.control.gateway.process import Addresses, made_run_dir, reachable
 from arlo.control.http.report import control_status
 from arlo.control.http.server import ControlHttp
 from arlo.control.http.status import ControlStatus
-from arlo.control.reconcile.choice import servable
+from arlo.control.mode import ServingMode, mode_of
 from arlo.control.reconcile.deployments import Deployments, OtherControlPlaneError, owner_label
 from arlo.control.reconcile.moves import Probe
 from arlo.control.reconcile.probe import warm_up
 from arlo.control.reconcile.reconciler import Reconciler
-from arlo.control.watch.audit import AuditWatch
-from arlo.control.watch.drift import DriftWatch
-from arlo.control.watch.energy import EnergyWatch
-from arlo.control.watch.point import PointWatch
+from arlo.control.watch.feed import Watcher
 from arlo.control.watch.recycler import Recycler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
-from arlo.control.watch.tasks import TaskWatch
 from arlo.errors import ArloError, ConfigError, explain
 from arlo.planning.allocation.curves import capacity
 from arlo.workers.bundled import BundledPool
@@ -63,11 +57,12 @@ CHANGE_AGAIN_S = 5.0  # after a change() that failed
 class _Parts:
     """What goes by one manifest."""
 
-    manifest: Manifest
+    mode: ServingMode
     deployments: Deployments
     reconciler: Reconciler
     scheduler: RuntimeScheduler
     scaler: Scaler
+    watchers: Mapping[str, Watcher]
 
 
 class Cluster:
@@ -93,12 +88,7 @@ class Cluster:
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()  # nothing is to be changed
         self._settled.set()
-        self._tasks = (
-            TaskWatch(config, pool, change=self.change, probe=probe)
-            if config.pipeline is not None and any(one.tasks for one in manifest.models)
-            else None
-        )
-        self._energy = EnergyWatch(config, self._deployments) if config.cascade is not None else None
+        self._tasks = self.mode.tasks(pool, served=lambda: self.manifest, change=self.change, probe=probe)
         self._http = ControlHttp(config.control.http_address, self.status)
         self._gateway = GatewayKeeper(config, self._deployments, self.counters)
         self._run_lock: IO[bytes] | None = None
@@ -106,20 +96,29 @@ class Cluster:
 
     def _parts_for(self, manifest: Manifest) -> _Parts:
         config, counters = self._config, self.counters
-        manifest = servable(config, manifest)
-        deployments = Deployments(config, manifest, counters, owner=owner_label(self._started_at_ms))
-        bundled = BundledPool(self._pool, manifest)
-        reconciler = Reconciler(config, manifest, bundled, deployments, counters, probe=self._probe)
-        scheduler = RuntimeScheduler(config, manifest, reconciler, deployments, counters)
-        scaler = Scaler(config, bundled, reconciler, scheduler, counters=counters)
-        scheduler.listeners += [scaler.see, Recycler(config, manifest, reconciler).see]
-        reconciler.stats = lambda: scheduler.stats
-        return _Parts(manifest, deployments, reconciler, scheduler, scaler)
+        mode = mode_of(config, manifest)
+        deployments = Deployments(mode, counters, owner=owner_label(self._started_at_ms))
+        bundled = BundledPool(self._pool, mode.manifest)
+        reconciler = Reconciler(mode, bundled, deployments, counters, probe=self._probe)
+        scheduler = RuntimeScheduler(mode, reconciler, deployments, counters)
+        scaler = Scaler(mode, bundled, reconciler, scheduler, counters=counters)
+        reconciler.stats = lambda: scheduler.feed.first
+        watchers: dict[str, Watcher] = {
+            "scaler": scaler,
+            "recycler": Recycler(config, mode.manifest, reconciler),
+            **mode.watchers(deployments, counters),
+        }
+        return _Parts(mode, deployments, reconciler, scheduler, scaler, watchers)
+
+    @property
+    def mode(self) -> ServingMode:
+        """What is served."""
+        return self._parts.mode
 
     @property
     def manifest(self) -> Manifest:
-        """What is served, or can be."""
-        return self._parts.manifest
+        """Of the runtimes that workers may hold."""
+        return self.mode.manifest
 
     @property
     def reconciler(self) -> Reconciler:
@@ -141,21 +140,6 @@ class Cluster:
         return self._parts.deployments
 
     @property
-    def model(self) -> str:
-        """The name that clients ask for."""
-        if self._config.cascade is not None:
-            return cascade_name(self._config.cascade)
-        if self._config.pipeline is not None:
-            return pipeline_name(self._config.pipeline)
-        return self._config.model.name or self.manifest.model
-
-    @property
-    def models(self) -> list[str]:
-        """The names of all models that the workers hold."""
-        pairs = zip(self._config.models, self.manifest.models, strict=True)
-        return [model.name or manifest.model for model, manifest in pairs]
-
-    @property
     def gateway_pid(self) -> int | None:
         """Of the managed gateway."""
         return self._gateway.pid
@@ -173,8 +157,7 @@ class Cluster:
     def status(self) -> ControlStatus:
         """What `/status` says."""
         return control_status(
-            self._gateway.config,
-            self.manifest,
+            self.mode,
             reconciler=self.reconciler,
             scheduler=self.scheduler,
             scaler=self.scaler,
@@ -183,7 +166,6 @@ class Cluster:
             started_at_ms=self._started_at_ms,
             gateway_admin=reachable(self.addresses.admin) if self.addresses else "",
             gateway_up=self._gateway.answers,
-            energy=self._energy.status if self._energy is not None else None,
         )
 
     async def start(self) -> None:
@@ -194,7 +176,7 @@ class Cluster:
         """
         self._warn()
         self._lock_run_dir()
-        self._report(self.scheduler.choice.text)
+        self._report(self.mode.choice.text)
         try:
             workers = self._config.workers
             await asyncio.to_thread(
@@ -221,7 +203,7 @@ class Cluster:
         emit(
             log,
             "serving",
-            model=self.model,
+            model=self.mode.name,
             instances=len(self.reconciler.desired),
             resumed=resumed,
             status=f"http://{self.http_address}/status",
@@ -279,25 +261,17 @@ class Cluster:
             return
         await before.deployments.close()
         self._settled.set()
-        emit(log, "changed", what=self.scheduler.choice.text, runtimes=[each.name for each in self.manifest.runtimes])
+        emit(log, "changed", what=self.mode.choice.text, runtimes=[each.name for each in self.manifest.runtimes])
 
     async def _supervise(self) -> None:
         loops = {
             "reconciler": self.reconciler.run,
             "scheduler": self.scheduler.run,
-            "scaler": self.scaler.run,
             **self._gateway.loops(),
         }
-        if self._config.cascade is not None and self._config.cascade.shadow_share > 0:
-            loops["drift"] = DriftWatch(self._config.cascade, self._deployments, self.counters).run
-        if self._config.cascade is not None:
-            loops["point"] = PointWatch(self._config, self._deployments).run
-        if self._config.pipeline is not None and self._config.pipeline.audit > 0:
-            loops["audit"] = AuditWatch(self._config.pipeline, self._deployments, self.counters).run
-        if self._energy is not None:
-            loops["energy"] = self._energy.run
-        if self._tasks is not None:
-            loops["tasks"] = functools.partial(self._tasks.run, self.manifest)
+        watchers = {**self._parts.watchers, **({"tasks": self._tasks} if self._tasks is not None else {})}
+        for name, watcher in watchers.items():
+            loops[name] = functools.partial(self.scheduler.feed.follow, watcher)
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
 
     async def _kept(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -338,7 +312,7 @@ class Cluster:
 
     def _warn(self) -> None:
         for model, manifest in zip(self._config.models, self.manifest.models, strict=True):
-            for runtime in self.manifest.runtimes if len(self.models) == 1 else manifest.runtimes:
+            for runtime in self.manifest.runtimes if len(self.mode.models) == 1 else manifest.runtimes:
                 if capacity(runtime, model.slo_ms) == 0:
                     emit(log, "slo_below_latency", level=logging.WARNING, runtime=runtime.name, slo_ms=model.slo_ms)
         if self._config.dispatch.batching == "worker":

@@ -18,7 +18,6 @@ def make_pool(config: Config) -> WorkerPool:
         return EndpointsPool(
             workers.endpoints, admin_key=_key(workers.admin_key_file), start_timeout_s=workers.start_timeout_s
         )
-    extra = (f"--log-verbose={workers.log_verbose}",) if workers.log_verbose else ()
     # Loading, unloading and the like are for us; whoever else reaches the workers' ports can only infer.
     admin_key = secrets.token_urlsafe(16)
     if workers.kind == "ray":
@@ -38,7 +37,6 @@ def make_pool(config: Config) -> WorkerPool:
             start_timeout_s=workers.start_timeout_s,
             hang_timeout_s=workers.hang_timeout_s,
             linger_s=workers.linger_s,
-            extra=extra,
         )
     return LocalPool(
         config.model.repository,
@@ -50,7 +48,6 @@ def make_pool(config: Config) -> WorkerPool:
         start_timeout_s=workers.start_timeout_s,
         hang_timeout_s=workers.hang_timeout_s,
         linger_s=workers.linger_s,
-        extra=extra,
     )
 
 

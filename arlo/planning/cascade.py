@@ -1,6 +1,6 @@
 """Stages of a cascade on workers of their own: how many each gets. Pure.
 
-The planner of several models (models.py), and what only holds where a row runs on one stage after the other:
+Several models (models.py), and what only holds where a row runs on one stage after the other:
 
 * what a stage is asked for is measured there: its share of the rows, as long as they are after pruning. Before traffic
   it is the reach of the operating point;
@@ -13,13 +13,13 @@ The planner of several models (models.py), and what only holds where a row runs 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from arlo.planning.models import ModelPlanner, Served
-from arlo.planning.planner import Begun, PlannerSettings, Reason, Seen
+from arlo.planning.models import Models, Served
+from arlo.planning.planner import PlannerSettings, Seen
 from arlo.planning.traffic.demand import Demand, bins
 from arlo.planning.traffic.shift import MIN_ROWS
 
@@ -27,7 +27,7 @@ Z = 1.645  # 95 %, one-sided
 LEAST_LEFT = 0.1  # of the SLO, for a stage, however slow those before it are
 
 
-class CascadePlanner(ModelPlanner):
+class Stages(Models):
     """See the module. Models are the stages, from the first to the last."""
 
     def __init__(
@@ -41,39 +41,22 @@ class CascadePlanner(ModelPlanner):
     ) -> None:
         """`reach`: of the operating point in force, by stage. `lengths`: of rows, as far as they are known before there
         is traffic: quantiles, in tokens of the first stage."""
-        self._reach = tuple(reach)
+        self.reach = tuple(reach)  # of the operating point in force, as it was searched
+        self._counted_under = self.reach
         self._lengths_before = tuple(lengths)
-        self._turned: tuple[float, ...] | None = None  # the reach before, of a point that no plan was made for yet
         super().__init__(settings, stages, divides=divides)
 
-    @property
-    def reach(self) -> tuple[float, ...]:
-        """Of the operating point in force, as it was searched."""
-        return self._reach
+    def turn(self, reach: Sequence[float]) -> bool:
+        """An operating point of this reach is in force. Whether it is another one, for which a plan is to be begun."""
+        if tuple(reach) == self.reach:
+            return False
+        self.reach, self.turned = tuple(reach), True
+        return True
 
-    def turn(self, reach: Sequence[float]) -> None:
-        """An operating point of another reach is in force. A plan for it is to be begun next."""
-        if self._turned is None:
-            self._turned = self._reach
-        self._reach = tuple(reach)
-
-    def begin(
-        self,
-        reason: Reason,
-        now_s: float,
-        workers: Collection[str],
-        wanted: Sequence[int],
-        *,
-        foreseen: Seen | None = None,
-    ) -> Begun:
-        """As Planner.begin; the first after turn() is for what was seen, in the new point's shares."""
-        if self._turned is not None and foreseen is None:
-            before, self._turned = self._turned, None
-            seen = self.seen()
-            if seen.demand.rows >= MIN_ROWS:
-                foreseen = Seen(self._in_shares(seen.demand, before), seen.dispersion)
-            self._shift.turned()
-        return super().begin(reason, now_s, workers, wanted, foreseen=foreseen)
+    def renewed(self, seen: Seen) -> Seen | None:
+        """What was seen, in the new point's shares."""
+        before, self._counted_under, self.turned = self._counted_under, self.reach, False
+        return Seen(self._in_shares(seen.demand, before), seen.dispersion) if seen.demand.rows >= MIN_ROWS else None
 
     def _in_shares(self, demand: Demand, before: Sequence[float]) -> Demand:
         """What it would be with this reach instead of `before`. A stage that had none gets its share of the first's
@@ -81,7 +64,7 @@ class CascadePlanner(ModelPlanner):
         scaled = [np.asarray(quantities, np.float64) for quantities in (demand.mean, demand.peak)]
         found = [quantities.copy() for quantities in scaled]
         first = slice(0, len(self._bins[0]))
-        for part, old, new in zip(self._parts(), before, self._reach, strict=True):
+        for part, old, new in zip(self._parts(), before, self.reach, strict=True):
             for quantities, made in zip(scaled, found, strict=True):
                 if quantities[part].sum() > 0 and old > 0:
                     made[part] *= new / old
@@ -96,30 +79,30 @@ class CascadePlanner(ModelPlanner):
         ends = np.cumsum([len(each) for each in self._bins]).tolist()
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
-    def rates(self, seen: Seen) -> list[npt.NDArray[np.float64]]:
+    def rates(self, demand: Demand) -> list[npt.NDArray[np.float64]]:
         """As counted; of the last stage at the upper end of its interval."""
-        *before, last = super().rates(seen)
-        rows = float(last.sum()) * seen.demand.span_s * 1000
+        *before, last = super().rates(demand)
+        rows = float(last.sum()) * demand.span_s * 1000
         return [*before, last * (upper(rows) / rows if rows > 0 else 1.0)]
 
-    def slo_left_ms(self, rates: Sequence[npt.NDArray[np.float64]]) -> list[float]:
+    def left_ms(self, demand: Demand) -> list[float]:
         """The SLO, less the mean time of a row at the stages before."""
         found, gone = [], 0.0
-        for served, bins_of, rate in zip(self.models, self._bins, rates, strict=True):
+        for served, bins_of, rate in zip(self.models, self._bins, self.rates(demand), strict=True):
             found.append(max(served.slo_ms - gone, LEAST_LEFT * served.slo_ms))
             alone = np.array([line.batch_ms(1) for _, line in bins_of])
             gone += float(alone @ (rate / rate.sum() if rate.any() else np.full(len(alone), 1 / len(alone))))
         return found
 
-    def _stand_in(self, workers: int) -> Seen:
-        """For rows that are not known yet: as many as fill half of the busiest stage's workers at the point's reach."""
+    def stand_in(self) -> Seen:
+        """As many as fill half of the busiest stage's workers at the point's reach."""
         weights = [self._spread([length for length, _ in each]) for each in self._bins]
         work = []
-        for served, bins_of, weight, reach in zip(self.models, self._bins, weights, self._reach, strict=True):
+        for served, bins_of, weight, reach in zip(self.models, self._bins, weights, self.reach, strict=True):
             alone = np.array([line.batch_ms(1) for _, line in bins_of])
             work.append(reach * float(weight @ alone) / max(served.workers, 1))
         rate = 0.5 * self._settings.slo_ms / max(*work, 1e-9)  # rows of the first stage in one SLO period
-        mean = tuple(float(q) for w, r in zip(weights, self._reach, strict=True) for q in rate * r * w)
+        mean = tuple(float(q) for w, r in zip(weights, self.reach, strict=True) for q in rate * r * w)
         return Seen(Demand(self.lengths, mean, mean, 0, 0.0))
 
     def _spread(self, ends: Sequence[int]) -> npt.NDArray[np.float64]:

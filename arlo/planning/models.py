@@ -1,10 +1,9 @@
 """Several models, each on workers of its own: how many each gets, and when some move. Pure.
 
-The same planner as for lengths (planner.py): another window of demand, another problem. Counters of all models lie one
-behind the other, a model's lengths after those of the one before. What a model does with n workers is predicted by the
-queueing model with one level of n servers, which takes rows in full batches when many wait; it does not depend on what
-the others get, so the division that makes the sum least is found exactly (src/solve/separable.cc). A millisecond counts
-by the model's share, as a part of its SLO.
+Counters of all models lie one behind the other, a model's lengths after those of the one before. What a model does
+with n workers is predicted by the queueing model with one level of n servers, which takes rows in full batches when
+many wait; it does not depend on what the others get, so the division that makes the sum least is found exactly
+(src/solve/separable.cc). A millisecond counts by the model's share, as a part of its SLO.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from arlo.planning.allocation.curves import curve
 from arlo.planning.allocation.problem import Allocation, LatencyCurve
 from arlo.planning.allocation.queueing import HORIZON_MS
 from arlo.planning.allocation.queueing_model import WaitModel
-from arlo.planning.planner import Answer, Planner, PlannerSettings, Problem, Seen
+from arlo.planning.planner import Answer, PlannerSettings, Problem, Seen, Subject
 from arlo.planning.traffic.demand import Demand
 
 UNSERVED = 1e3  # what a request counts that no worker is for: so many times the longest that an overload does
@@ -79,7 +78,7 @@ class Load:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ByModel:
+class ByModel(Problem):
     """Workers divided among models, in their order."""
 
     workers: int
@@ -107,41 +106,31 @@ class ByModel:
         return Answer(found, "")
 
     def loss(self, instances: Sequence[int]) -> float:
-        """The predicted mean."""
-        return self.predicted_mean_ms(instances)
-
-    def predicted_mean_ms(self, instances: Sequence[int]) -> float:
-        """Over the rows of all models, by their weights."""
+        """The mean latency over the rows of all models, by their weights."""
         rows = [load.weight * load.rate for load in self.loads]
         means = [load.mean_ms([count])[0] for load, count in zip(self.loads, instances, strict=True)]
         return sum(n * ms for n, ms in zip(rows, means, strict=True)) / sum(rows) if sum(rows) else 0.0
 
 
-class ModelPlanner(Planner):
-    """See the module. Numbers of instances are by model."""
+class OfModels(Subject):
+    """Several models and their bins of demand."""
 
-    def __init__(self, settings: PlannerSettings, models: Sequence[Served], *, divides: bool = True) -> None:
+    def __init__(self, settings: PlannerSettings, models: Sequence[Served], *, divides: bool) -> None:
         """`models`: in the order of the configuration, at least one. `divides`: False where all workers serve all of
         them, so that only their load is of interest."""
+        self._settings = settings
         self.models = list(models)
-        self._divides = divides
+        self.planned = [served.bundle for served in models] if divides else []
         self._bins = [served.bins for served in models]
         # The counters of a model are for 0 to its longest length.
         self._starts = np.cumsum([0, *(bins[-1][0] + 1 for bins in self._bins)])
-        super().__init__(settings, [served.bundle for served in models])
-
-    def _plan_for(self, runtimes: Sequence[Runtime]) -> tuple[list[Runtime], tuple[int, ...], tuple[LatencyCurve, ...]]:
-        ends = [
-            int(start) + length for start, bins in zip(self._starts[:-1], self._bins, strict=True) for length, _ in bins
-        ]
-        return (
-            list(runtimes) if self._divides else [],
-            tuple(ends),
-            tuple(line for bins in self._bins for _, line in bins),
-        )
+        pairs = zip(self._starts[:-1], self._bins, strict=True)
+        self.lengths = tuple(int(start) + length for start, bins in pairs for length, _ in bins)
+        self.load_lengths = self.lengths
+        self.load_curves = tuple(line for bins in self._bins for _, line in bins)
 
     def joined(self, counts: Sequence[Sequence[int]]) -> list[int]:
-        """Counters by length of each model, as add() takes them."""
+        """Counters by length of each model, as Planner.add takes them."""
         whole: list[int] = []
         for (start, end), one in zip(zip(self._starts, self._starts[1:], strict=False), counts, strict=True):
             size = int(end - start)
@@ -156,7 +145,7 @@ class ModelPlanner(Planner):
             rest = rest[len(bins) :]
         return sums
 
-    def of_models(self, demand: Demand) -> list[Demand]:
+    def by_model(self, demand: Demand) -> list[Demand]:
         """The same of each model, in its own SLO periods and by its own lengths."""
         found, at = [], 0
         for served, bins in zip(self.models, self._bins, strict=True):
@@ -167,12 +156,20 @@ class ModelPlanner(Planner):
             found.append(Demand(tuple(length for length, _ in bins), tuple(mean), tuple(peak), rows, demand.span_s))
         return found
 
-    def problem(self, workers: int, seen: Seen) -> Problem:
-        """Of so many workers, for these requests."""
+
+class Models(OfModels):
+    """See the module. Numbers of instances are by model."""
+
+    def __init__(self, settings: PlannerSettings, models: Sequence[Served], *, divides: bool = True) -> None:
+        super().__init__(settings, models, divides=divides)
+
+    def problem(self, workers: int, seen: Seen | None, wanted: Sequence[int]) -> ByModel:
+        """Of so many workers, for these requests; None: for requests that are not known yet."""
+        del wanted
+        seen = seen if seen is not None else self.stand_in()
         scale = sum(served.share / served.slo_ms for served in self.models) / len(self.models)
-        loads, of_all = [], self.rates(seen)
-        left = self.slo_left_ms(of_all)
-        for served, bins, rates, left_ms in zip(self.models, self._bins, of_all, left, strict=True):
+        loads, rates_of_all, left = [], self.rates(seen.demand), self.left_ms(seen.demand)
+        for served, bins, rates, left_ms in zip(self.models, self._bins, rates_of_all, left, strict=True):
             best = [_best_batch(line, left_ms) for _, line in bins]
             alone = np.array([line.batch_ms(1) for _, line in bins])
             rate = float(rates.sum())
@@ -188,21 +185,16 @@ class ModelPlanner(Planner):
             )
         return ByModel(workers, tuple(loads))
 
-    def rates(self, seen: Seen) -> list[npt.NDArray[np.float64]]:
+    def rates(self, demand: Demand) -> list[npt.NDArray[np.float64]]:
         """Rows per ms of each model, by its lengths."""
         found, at = [], 0
         for bins in self._bins:
-            found.append(np.array(seen.demand.mean[at : at + len(bins)]) / self._settings.slo_ms)
+            found.append(np.array(demand.mean[at : at + len(bins)]) / self._settings.slo_ms)
             at += len(bins)
         return found
 
-    def slo_left_ms(self, rates: Sequence[npt.NDArray[np.float64]]) -> list[float]:
-        """The time that a row of each model has there, at these rates."""
-        del rates
-        return [served.slo_ms for served in self.models]
-
-    def _stand_in(self, workers: int) -> Seen:
-        """For requests that are not known yet: each model fills half of the workers that it has at first."""
+    def stand_in(self) -> Seen:
+        """Each model fills half of the workers that it has at first."""
         mean: list[float] = []
         for served, bins in zip(self.models, self._bins, strict=True):
             share_ms = sum(ms / rows for rows, ms in (_best_batch(line, served.slo_ms) for _, line in bins))

@@ -1,6 +1,6 @@
 """The planner: statistics in, decisions out. Pure; the time is an argument. The control plane and the simulator use it.
 
-    planner = Planner(settings, runtimes)
+    planner = planner_for(settings, runtimes)             # arlo/planning/serving.py
     planner.add(at_s, started_s, counts)                  # every sample of the arrival counters, ten a second
     candidate = planner.candidate(now_s)                  # what is surely other traffic than planned for, if anything
     begun = planner.begin("period", now_s, workers, wanted)
@@ -10,31 +10,32 @@
 the simulator in no simulated time. Questions are asked one after the other: each is concluded, or dropped, before the
 next is begun. Times are of one monotonic clock (traffic/stamp.py).
 
-A change is made when it saves at least `min_gain` of the mean latency, and, where the profile knows how long runtimes
-take to load, when it saves more until the next plan than loading costs meanwhile.
+What workers are divided among is the planner's Subject: the lengths of one model (by_length.py), several models
+(models.py), the stages of a cascade (cascade.py) or the variants of a flow (flows/serving.py).
 
-Demand is planned for the static runtimes; of several with one max_length, for the quickest. Dynamic runtimes beside
-them keep the workers that they have. Without static runtimes there is nothing to plan.
+A change is made when it saves at least `min_gain` of what is minimised, and, where the profile knows how long runtimes
+take to load, when it saves more until the next plan than loading costs meanwhile.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from arlo.catalog.manifest import Runtime
-from arlo.planning.allocation.curves import curve, curves, static_runtimes
-from arlo.planning.allocation.problem import Allocation, AllocationProblem, LatencyCurve, Solver, Variation, flow
-from arlo.planning.allocation.queueing import burst_factor, predicted_mean_ms
-from arlo.planning.allocation.solve import allocate_or_keep, make_solver
+from arlo.planning.allocation.problem import Allocation, LatencyCurve, Variation
 from arlo.planning.traffic.demand import Demand, DemandWindow
 from arlo.planning.traffic.shift import MIN_ROWS, SAMPLE_S, SHIFT_ROWS, Candidate, ShiftWatch, least_gain
 
+if TYPE_CHECKING:
+    from arlo.planning.flows.live import StageCounts
+    from arlo.planning.flows.problem import FlowPlan
+    from arlo.planning.models import Served
+
 Reason = Literal["start", "period", "shift", "point", "scale_out", "scale_in", "worker_lost", "worker_back", "restored"]
 
-BURST_POLICIES = ("eft", "late")  # under which telling the solver of bursts paid in measurements
 BURST_S = 1.0  # over which requests are counted to say how bursty they are
 URGENT_GAIN = 0.5  # of a plan for which all workers may move at a time, as long as each serves on
 
@@ -47,12 +48,12 @@ class PlannerSettings:
     policy: str  # of the request scheduler
     objective: str
     solver: str
-    solver_time_limit_s: float
     window_s: float  # of the demand that plans are for
     min_gain: float
     early: bool  # plan before the period is over when the traffic has clearly shifted
     reallocate: bool = True
     dynamic: int = 0  # workers that keep a dynamic runtime beside the static ones
+    solver_time_limit_s: float = 5.0  # after this the last plan is kept
     load_window_s: float = 10.0  # of the load that scaling goes by
     period_s: float = math.inf  # until the next plan: what a change has to pay for its loads in
 
@@ -74,48 +75,121 @@ class Answer:
     fell_back: str
 
 
-class Problem(Protocol):
-    """How workers are to be divided, and what a division is worth. Pure."""
+class Problem:
+    """How workers are to be divided, and what a division is worth. Pure. Instances are by Subject.planned."""
+
+    minimises_ms = True  # what is minimised is the predicted mean latency
 
     def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
         """An allocation; `last`: an earlier one, to keep where none is found."""
-        ...
+        raise NotImplementedError
 
     def loss(self, instances: Sequence[int]) -> float:
         """What is minimised, at least 0; infinity where some requests are not served at all."""
-        ...
+        raise NotImplementedError
 
-    def predicted_mean_ms(self, instances: Sequence[int]) -> float:
-        """Mean latency; infinity where some requests are not served at all."""
-        ...
+    def compared(self, answer: Answer) -> Problem:
+        """The problem in whose terms the answer is compared with what is wanted now."""
+        del answer
+        return self
+
+    def gain(self, wanted: Sequence[int], best: Sequence[int]) -> float:
+        """Share of what is minimised that `best` saves over `wanted`."""
+        before, after = self.loss(wanted), self.loss(best)
+        if math.isinf(before):
+            return 1.0
+        return 1 - after / before if before > 0 else 0.0
+
+    def outweighed(
+        self, wanted: Sequence[int], best: Sequence[int], load_ms: Sequence[float | None], period_s: float
+    ) -> str:
+        """Why loading costs more than the change gains in `period_s`; empty: it does not, or is not known.
+
+        A worker counts as away for as long as its load takes: drained first it serves nothing, and in the other order
+        the device loads instead. What one of a runtime less costs is predicted; workers are counted one by one, though
+        some move at a time, as a step is small.
+        """
+        more = [max(0, b - a) for a, b in zip(wanted, best, strict=True)]
+        loads = [(count, each) for count, each in zip(more, load_ms, strict=True) if count]
+        known = [count * each for count, each in loads if each is not None]
+        before = self.loss(wanted)
+        if not loads or len(known) < len(loads) or math.isinf(before):
+            return ""
+        mean_ms, cost = sum(known) / sum(more), 0.0
+        for index, (a, b) in enumerate(zip(wanted, best, strict=True)):
+            if a > b:
+                away = [*wanted[:index], a - 1, *wanted[index + 1 :]]
+                cost += (a - b) * mean_ms * max(0.0, self.loss(away) - before)
+        saved_ms = before - self.loss(best)
+        if cost <= saved_ms * period_s * 1000:
+            return ""
+        return (
+            f"{sum(more)} load(s) of {mean_ms / 1000:.3g} s cost more than the {saved_ms:.3g} ms less of each request "
+            f"gain in {period_s:g} s"
+        )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ByLength:
-    """Workers divided among the static runtimes of one model, ascending."""
+class Subject:
+    """What workers are divided among. Its bins of demand may be of several models, one model's behind another's."""
 
-    problem: AllocationProblem
-    solver: Solver
-    objective: str
-    policy: str
+    models: Sequence[Served] = ()  # of several, each
+    planned: Sequence[Runtime]  # whose instances are decided; empty: nothing is to be decided
+    lengths: tuple[int, ...]  # where the bins of the demand end
+    load_lengths: tuple[int, ...]  # where those of the load end
+    load_curves: Sequence[LatencyCurve]  # what rows of each of these cost on the runtime that suits them best
+    in_force: FlowPlan | None = None  # of a flow: what the gateway is to go by
+    size: int | None = None  # workers that the last plan wanted, where it wants a number
+    turned = False  # what was counted until now is of another operating point
 
-    def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
-        return Answer(*allocate_or_keep(self.problem, self.solver, last, time_limit_s=time_limit_s))
+    def problem(self, workers: int, seen: Seen | None, wanted: Sequence[int]) -> Problem:
+        """Of so many workers, for these requests; None: too little was seen, and a stand-in is made up."""
+        raise NotImplementedError
 
-    def loss(self, instances: Sequence[int]) -> float:
-        return self.predicted_mean_ms(instances)
+    def joined(self, counts: Sequence[Sequence[int]]) -> Sequence[int]:
+        """Counters by length of each model, as Planner.add takes them."""
+        return counts[0]
 
-    def predicted_mean_ms(self, instances: Sequence[int]) -> float:
-        if not instances[-1]:
-            return float("inf")
-        if self.objective == "queueing":
-            return predicted_mean_ms(self.problem, instances, policy=self.policy)
-        return flow(self.problem, instances).mean_ms
+    def by_runtime(self, quantities: Sequence[float]) -> dict[str, float]:
+        """What a Demand says by bin, by the name of the runtime that is planned for it."""
+        return {runtime.name: q for runtime, q in zip(self.planned, quantities, strict=True)}
+
+    def by_model(self, demand: Demand) -> list[Demand]:
+        """The demand of each of `models`, in its own SLO periods and by its own lengths."""
+        del demand
+        return []
+
+    def left_ms(self, demand: Demand) -> list[float]:
+        """The time that a row of each of `models` has there, at this demand."""
+        del demand
+        return [served.slo_ms for served in self.models]
+
+    def count(self, at_s: float, started_s: float, stages: Sequence[StageCounts]) -> None:
+        """Counters of a flow, as FlowTraffic.add takes them."""
+
+    def turn(self, reach: Sequence[float]) -> bool:
+        """An operating point of this reach is in force. Whether it is another one, for which a plan is to be begun."""
+        del reach
+        return False
+
+    def renewed(self, seen: Seen) -> Seen | None:
+        """What was seen under the operating point before, as it will be; None: too little was seen."""
+        return seen
+
+    def routing(self, workers: int) -> Callable[[], FlowPlan] | None:
+        """What to solve, in any thread, where workers hold everything and rows alone are divided; None: nothing."""
+        del workers
+        return None
+
+    def follow(self, plan: FlowPlan) -> None:
+        """A plan of routing() is in force."""
+
+    def adopt(self, answer: Answer, *, moves: bool) -> None:
+        """An answer is in force: its plan, or where nothing moves the best for what is held."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be solved for a plan. Numbers of instances are those of Planner.planned."""
+    """What is to be solved for a plan. Numbers of instances are those of Subject.planned."""
 
     reason: Reason
     problem: Problem
@@ -160,19 +234,25 @@ class Plan:
 class Planner:
     """See the module. Its state: what was seen, the last allocation, and what the last plan was for."""
 
-    def __init__(self, settings: PlannerSettings, runtimes: Sequence[Runtime]) -> None:
-        """`runtimes`: all that there are, in any order; at least one."""
+    def __init__(self, settings: PlannerSettings, subject: Subject) -> None:
         self._settings = settings
-        # Whose numbers are decided; where the bins of the demand end, and what a row of each costs.
-        self.planned, self.lengths, self._curves = self._plan_for(runtimes)
-        self._load_lengths, self._load_s = self._loads(max(runtimes, key=lambda runtime: runtime.max_length))
+        self.subject = subject
         self._window = DemandWindow(window_s=settings.window_s)
         self._load = DemandWindow(window_s=settings.load_window_s, resolution_s=SAMPLE_S)
-        self._shift = ShiftWatch(self._window, self.lengths, settings.slo_ms)
-        self.solver = make_solver(settings.solver, objective=settings.objective, policy=settings.policy)
+        self._shift = ShiftWatch(self._window, subject.lengths, settings.slo_ms)
         self._last: Allocation | None = None
         self._known: Seen | None = None  # that the last plan for requests that came was for
         self._workers: frozenset[str] = frozenset()  # that the last plan counted on
+
+    @property
+    def planned(self) -> Sequence[Runtime]:
+        """Whose instances are decided."""
+        return self.subject.planned
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Where the bins of the demand end."""
+        return self.subject.lengths
 
     # --- statistics ---
 
@@ -181,10 +261,6 @@ class Planner:
         self._window.add(at_s, started_s, counts)
         self._load.add(at_s, started_s, counts)
         self._shift.add(at_s, started_s, counts)
-
-    def by_runtime(self, quantities: Sequence[float]) -> dict[str, float]:
-        """What a Demand says by bin, by the name of the runtime planned for it."""
-        return {runtime.name: q for runtime, q in zip(self.planned, quantities, strict=True)}
 
     def demand(self) -> Demand:
         """Of the window until now."""
@@ -199,21 +275,24 @@ class Planner:
 
     def recent(self) -> Demand:
         """Of the last `load_window_s`, per second, by the bins that the load is counted in."""
-        return self._load.estimate(self._load_lengths, 1000.0)
+        return self._load.estimate(self.subject.load_lengths, 1000.0)
 
     def loads(self) -> list[float]:
-        """Work that arrives, of the last `load_window_s`: instance-seconds per second, each row on its ideal runtime.
+        """Work that arrives, of the last `load_window_s`: instance-seconds per second, by the bins of the load."""
+        pairs = zip(self.recent().mean, self.subject.load_curves, strict=True)
+        return [rate * (line.batch_ms(1) / 1000) for rate, line in pairs]
 
-        By static runtime; without any by the lengths that the dynamic one was measured at.
-        """
-        return [rate * seconds for rate, seconds in zip(self.recent().mean, self._load_s, strict=True)]
+    def predicted_mean_ms(self, demand: Demand, instances: Sequence[int]) -> float:
+        """Mean latency of these requests on these instances; 0 where it is not what is minimised."""
+        problem = self.subject.problem(sum(instances), Seen(demand), instances)
+        return problem.loss(instances) if problem.minimises_ms else 0.0
 
     # --- when to plan ---
 
     @property
     def plans(self) -> bool:
         """Whether there is anything to decide."""
-        return self._settings.reallocate and bool(self.planned)
+        return self._settings.reallocate and bool(self.subject.planned)
 
     @property
     def last_demand(self) -> Demand | None:
@@ -247,7 +326,7 @@ class Planner:
         pays = False
         if question is not None and answer is not None and not answer.fell_back:
             best = answer.allocation.instances
-            gain = _gain(question.problem, question.wanted, best)
+            gain = question.problem.gain(question.wanted, best)
             pays = gain >= least_gain(self._settings.min_gain) and not self._outweighed(question, best)
         self._shift.settle(candidate, pays, now_s)
         return pays
@@ -267,6 +346,9 @@ class Planner:
 
         `foreseen`: of a simulation that knows what comes, to plan for instead of what was seen.
         """
+        if self.subject.turned and foreseen is None:
+            foreseen = self.subject.renewed(self.seen())
+            self._shift.turned()
         self._shift.pause(now_s)
         forced = frozenset(workers) != self._workers
         self._workers = frozenset(workers)
@@ -286,19 +368,20 @@ class Planner:
 
     def conclude(self, question: Question, answer: Answer) -> Plan:
         """What to do about the answer."""
+        question = dataclasses.replace(question, problem=question.problem.compared(answer))
         allocation = self._last = answer.allocation
         best = tuple(allocation.instances)
-        note = "; ".join(text for text in (allocation.reason or "", answer.fell_back) if text)
+        notes = [allocation.reason or "", answer.fell_back]
         gain = None
         if sum(question.wanted) == sum(best):
-            gain = _gain(question.problem, question.wanted, best)
+            gain = question.problem.gain(question.wanted, best)
         moves = question.forced or best != question.wanted
-        if moves and not question.forced and gain is not None and gain < self._settings.min_gain:
-            moves = False
-            note = "; ".join([*filter(None, [note]), f"gain {gain:.1%} is below min_gain"])
-        elif moves and not question.forced and gain is not None and (why := self._outweighed(question, best)):
-            moves = False
-            note = "; ".join([*filter(None, [note]), why])
+        if moves and not question.forced and gain is not None:
+            small = gain < self._settings.min_gain
+            why = f"gain {gain:.1%} is below min_gain" if small else self._outweighed(question, best)
+            moves = not why
+            notes.append(why)
+        self.subject.adopt(answer, moves=moves or best == question.wanted)
         return Plan(
             reason=question.reason,
             wanted=question.wanted,
@@ -307,100 +390,31 @@ class Planner:
             gain=gain,
             allocation=allocation,
             fell_back=answer.fell_back,
-            note=note,
+            note="; ".join(filter(None, notes)),
         )
 
     def _outweighed(self, question: Question, best: Sequence[int]) -> str:
-        """Why loading costs more than the change gains until the next plan; empty: it does not, or is not known.
-
-        A worker counts as away for as long as its load takes: drained first it serves nothing, and in the other order
-        the device loads instead. What one of a runtime less costs is predicted; workers are counted one by one, though
-        some move at a time, as a step is small.
-        """
-        wanted, problem = question.wanted, question.problem
-        more = [max(0, b - a) for a, b in zip(wanted, best, strict=True)]
-        loads = [(count, runtime.load_ms) for count, runtime in zip(more, self.planned, strict=True) if count]
-        known = [count * load_ms for count, load_ms in loads if load_ms is not None]
-        before = problem.predicted_mean_ms(wanted)
-        if not loads or len(known) < len(loads) or math.isinf(before):
-            return ""
-        load_ms, cost = sum(known) / sum(more), 0.0
-        for index, (a, b) in enumerate(zip(wanted, best, strict=True)):
-            if a > b:
-                away = [*wanted[:index], a - 1, *wanted[index + 1 :]]
-                cost += (a - b) * load_ms * max(0.0, problem.predicted_mean_ms(away) - before)
-        saved_ms = before - problem.predicted_mean_ms(best)
-        if cost <= saved_ms * self._settings.period_s * 1000:
-            return ""
-        return (
-            f"{sum(more)} load(s) of {load_ms / 1000:.3g} s cost more than the {saved_ms:.3g} ms less of each request "
-            f"gain in {self._settings.period_s:g} s"
-        )
+        load_ms = [runtime.load_ms for runtime in self.subject.planned]
+        return question.problem.outweighed(question.wanted, best, load_ms, self._settings.period_s)
 
     def first(self, workers: int, foreseen: Seen | None = None) -> tuple[int, ...]:
         """Instances of each static runtime for the start; without anything foreseen for lengths not known yet."""
-        question = self._question("start", workers, foreseen, (0,) * len(self.planned), forced=True)
+        question = self._question("start", workers, foreseen, (0,) * len(self.subject.planned), forced=True)
         if foreseen is not None:
             self._known = foreseen
             self._shift.planned(foreseen.demand)
         self._last = question.solve().allocation
         return tuple(self._last.instances)
 
-    # --- what is asked ---
-
-    def problem(self, workers: int, seen: Seen) -> Problem:
-        """Of so many workers with what is planned, for these requests."""
-        burst = 1.0
-        if self._settings.policy in BURST_POLICIES:
-            # Of all requests: where only the lengths vary, that is the variation's.
-            burst = burst_factor(seen.demand.pooled(), seen.dispersion, slo_ms=self._settings.slo_ms, span_s=BURST_S)
-        problem = AllocationProblem(
-            workers,
-            float(self._settings.slo_ms),
-            self.lengths,
-            self._curves,
-            seen.demand.mean,
-            burst=burst,
-            variation=seen.variation,
-        )
-        return ByLength(problem, self.solver, self._settings.objective, self._settings.policy)
-
-    def _plan_for(self, runtimes: Sequence[Runtime]) -> tuple[list[Runtime], tuple[int, ...], tuple[LatencyCurve, ...]]:
-        static = static_runtimes(runtimes)
-        return static, tuple(runtime.max_length for runtime in static), tuple(curves(static))
-
     def _question(
         self, reason: Reason, workers: int, seen: Seen | None, wanted: Sequence[int], *, forced: bool
     ) -> Question:
         return Question(
             reason=reason,
-            problem=self.problem(workers, seen if seen is not None else self._stand_in(workers)),
+            problem=self.subject.problem(workers, seen, wanted),
             seen=seen,
             wanted=tuple(wanted),
             forced=forced,
             last=self._last,
             time_limit_s=self._settings.solver_time_limit_s,
         )
-
-    def _stand_in(self, workers: int) -> Seen:
-        """For lengths not known yet: each up to the longest as likely as any other, half of what the workers carry."""
-        scale = 0.5 * workers * self._settings.slo_ms
-        widths = [b - a for a, b in zip((0, *self.lengths), self.lengths, strict=False)]
-        work = sum(width * line.batch_ms(1) for width, line in zip(widths, self._curves, strict=True))
-        mean = tuple(width * scale / work for width in widths)
-        return Seen(Demand(self.lengths, mean, mean, 0, 0.0))
-
-    def _loads(self, longest: Runtime) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Bins, and the seconds that a row of each takes on its ideal runtime."""
-        if self.lengths:
-            return self.lengths, tuple(line.batch_ms(1) / 1000 for line in self._curves)
-        lengths = tuple(sorted({point.length for point in longest.latency}))
-        return lengths, tuple(curve(longest, length).batch_ms(1) / 1000 for length in lengths)
-
-
-def _gain(problem: Problem, wanted: Sequence[int], best: Sequence[int]) -> float:
-    """Share of what is minimised that `best` saves over `wanted`."""
-    before, after = problem.loss(wanted), problem.loss(best)
-    if before == float("inf"):
-        return 1.0
-    return 1 - after / before if before > 0 else 0.0

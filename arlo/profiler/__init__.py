@@ -4,14 +4,12 @@ measure() the points -> LatencyProfile (format.py) -> with_profile(manifest, pro
 """
 
 from arlo.profiler.apply import with_profile
-from arlo.profiler.colocation import colocate
-from arlo.profiler.format import FORMAT, Colocation, How, LatencyProfile, Point, RuntimeProfile, runtime_hash
+from arlo.profiler.format import FORMAT, How, LatencyProfile, Point, RuntimeProfile, runtime_hash
 from arlo.profiler.job import ProfileOptions, Progress, profile_runtimes
 from arlo.profiler.staircase import Staircase, staircase
 
 __all__ = [
     "FORMAT",
-    "Colocation",
     "How",
     "LatencyProfile",
     "Point",
@@ -19,7 +17,6 @@ __all__ = [
     "Progress",
     "RuntimeProfile",
     "Staircase",
-    "colocate",
     "profile_runtimes",
     "runtime_hash",
     "staircase",

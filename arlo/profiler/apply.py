@@ -20,7 +20,7 @@ def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool =
     if profile.model != manifest.model:
         raise ConfigError(
             f"the latency profile is of model {profile.model!r}, but the repository has {manifest.model!r}: name the "
-            "right profile, or write one with `arlo profile`"
+            "right profile, or write one with `arlo compile profile`"
         )
     runtimes = []
     for runtime in manifest.runtimes:
@@ -28,25 +28,25 @@ def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool =
         if measured is None or not measured.points:
             if not partial:
                 raise ConfigError(
-                    f"the latency profile has no points for runtime {runtime.name}: run `arlo profile` again with the "
-                    "same --out, it measures what is missing"
+                    f"the latency profile has no points for runtime {runtime.name}: run `arlo compile profile` again "
+                    "with the same --out, it measures what is missing"
                 )
             runtimes.append(runtime)
             continue
         runtimes.append(_apply(runtime, measured, profile.device))
-    fit = manifest.fit if profile.colocation is None else profile.colocation.fit
-    return dataclasses.replace(manifest, runtimes=tuple(runtimes), recommendation=None, fit=fit)
+    return dataclasses.replace(manifest, runtimes=tuple(runtimes), recommendation=None)
 
 
 def _apply(runtime: Runtime, measured: RuntimeProfile, device: str) -> Runtime:
     if measured.hash != runtime_hash(runtime):
         raise ConfigError(
-            f"the latency profile is of another build of runtime {runtime.name}: measure this one with `arlo profile`"
+            f"the latency profile is of another build of runtime {runtime.name}: measure this one with `arlo "
+            "compile profile`"
         )
     if not any(point.length == runtime.max_length for point in measured.points):
         raise ConfigError(
             f"the latency profile of runtime {runtime.name} has no point at its max_length {runtime.max_length}: run "
-            "`arlo profile` again with the same --out, it measures what is missing"
+            "`arlo compile profile` again with the same --out, it measures what is missing"
         )
     points = (
         LatencyPoint(length=point.length, batch=point.batch, latency_us=max(1, round(point.mean_us)))

@@ -15,7 +15,6 @@ from arlo.errors import ConfigError
 from arlo.profiler.staircase import Staircase, staircase
 
 FORMAT = 1
-SLOWER = 0.10  # than alone, an instance among so many is still one that fits (Tabi, section 7.1)
 
 T = TypeVar("T")
 
@@ -94,28 +93,8 @@ class How:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Colocation:
-    """How much slower instances are beside each other on one device, see arlo.profiler.colocation."""
-
-    runtime: str
-    mean_us: tuple[float, ...]  # of a row, with 1, 2, 3, ... instances at work at once
-    ended: str  # why no more were tried, for people
-
-    @property
-    def fit(self) -> int:
-        """Pf: so many take less than 10 % longer than one alone."""
-        each = enumerate(self.mean_us)
-        return next((count for count, us in each if too_slow(us, self.mean_us[0])), len(self.mean_us))
-
-
-def too_slow(us: float, alone_us: float) -> bool:
-    """Whether an instance among others is no longer one that fits."""
-    return us - alone_us >= SLOWER * alone_us
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyProfile:
-    """What `arlo profile` writes."""
+    """What `arlo compile profile` writes."""
 
     model: str
     device: str
@@ -124,7 +103,6 @@ class LatencyProfile:
     provenance: str  # "measured through Triton ..."; an estimate would say so
     how: How
     runtimes: tuple[RuntimeProfile, ...]  # in the manifest's order
-    colocation: Colocation | None = None  # None: not measured
     format: int = FORMAT
 
     @property
@@ -153,8 +131,6 @@ class LatencyProfile:
             steps = runtime.staircase
             entry["staircase"] = dataclasses.asdict(steps) if steps else None
         raw["staircase"] = dataclasses.asdict(self.staircase)
-        if self.colocation is not None:
-            raw["colocation"]["fit"] = self.colocation.fit
         return raw
 
     def save(self, path: Path) -> None:
@@ -173,7 +149,7 @@ class LatencyProfile:
         try:
             raw = json.loads(path.read_text())
         except FileNotFoundError:
-            raise ConfigError(f"latency profile {path} does not exist: write it with `arlo profile`") from None
+            raise ConfigError(f"latency profile {path} does not exist: write it with `arlo compile profile`") from None
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"latency profile {path} cannot be read ({error})") from None
         except json.JSONDecodeError as error:
@@ -182,7 +158,8 @@ class LatencyProfile:
             return _profile(raw)
         except ConfigError as error:
             raise ConfigError(
-                f"{path} is not a latency profile of this version of Arlo: {error}. Measure again with `arlo profile`"
+                f"{path} is not a latency profile of this version of Arlo: {error}. Measure again with "
+                "`arlo compile profile`"
             ) from None
 
 
@@ -211,19 +188,11 @@ def _profile(raw: Any) -> LatencyProfile:
         "the profile",
         runtimes=lambda items: tuple(_runtime(item, index) for index, item in enumerate(items)),
         how=lambda item: _make(How, item, "how", outputs=tuple),
-        colocation=lambda item: None if item is None else _colocation(item),
     )
     names = [runtime.name for runtime in profile.runtimes]
     if len(set(names)) != len(names):
         raise ConfigError(f"a runtime is listed twice: {', '.join(names)}")
     return profile
-
-
-def _colocation(raw: Any) -> Colocation:
-    made = _make(Colocation, raw, "colocation", mean_us=tuple)
-    if not made.mean_us or not all(isinstance(us, int | float) and us > 0 for us in made.mean_us):
-        raise ConfigError("`mean_us` of colocation must be times above 0")
-    return made
 
 
 def _runtime(raw: Any, index: int) -> RuntimeProfile:

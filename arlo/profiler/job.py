@@ -1,4 +1,4 @@
-"""The job of `arlo profile`: one runtime at a time on one worker, point by point, kept as they come."""
+"""The job of `arlo compile profile`: one runtime at a time on one worker, point by point, kept as they come."""
 
 from __future__ import annotations
 
@@ -158,12 +158,7 @@ def keep_points(new: LatencyProfile, before: LatencyProfile) -> LatencyProfile:
                 runtime, points=points, shorter=old.shorter, load_ms=old.load_ms
             )
         runtimes.append(runtime)
-    colocation = before.colocation
-    if colocation is not None:
-        then, now = (profile.runtime(colocation.runtime) for profile in (before, new))
-        if then is None or now is None or then.hash != now.hash:
-            colocation = None
-    return dataclasses.replace(new, runtimes=tuple(runtimes), date=before.date, colocation=colocation)
+    return dataclasses.replace(new, runtimes=tuple(runtimes), date=before.date)
 
 
 def _empty(

@@ -12,12 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
-from arlo.cascade.records import read_data
 from arlo.client.transport import TLS
 from arlo.errors import ConfigError
 from arlo.replay.options import ReplayOptions
 from arlo.replay.progress import LiveProgress
-from arlo.replay.quality import LabelledTexts, judge
 from arlo.replay.report import write_report
 from arlo.replay.run import run_replay
 from arlo.replay.table import print_table
@@ -35,7 +33,6 @@ EPILOG = """examples:
   arlo replay poisson --target 127.0.0.1:8001 --rate 50 --duration 30
   arlo replay poisson --target 127.0.0.1:8001 --rate 20 --rescale 512 --tokenizer MODEL_FOLDER
   arlo replay trace.csv --target 127.0.0.1:8001 --speed 2 --slo-ms 100 --out results --report report.html
-  arlo replay poisson --labels texts.jsonl --tokenizer MODEL_FOLDER --compare last     (a cascade)
   arlo replay poisson --target triton:8001 --model minilm_512 --rate 100 --lengths fixed:64 --json
 
 exit codes: 0 done, 1 at least one request failed, 7 the target could not be asked, 130 interrupted (Ctrl-C;
@@ -66,20 +63,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--rescale", type=int, metavar="MAX", help="stretch tweets to MAX tokens, as the paper does to 512"
     )
     add("--seed", type=int, default=defaults.seed, metavar="N", help="of all that is random (default %(default)s)")
-
-    worth = parser.add_argument_group("what answers are worth")
-    worth.add_argument(
-        "--labels",
-        type=Path,
-        metavar="FILE",
-        help='send the texts of this file, JSON lines {"text", "label"?}, and report how many of the answers are right '
-        "(needs --tokenizer)",
-    )
-    worth.add_argument(
-        "--compare",
-        choices=("last",),
-        help="and how many are as the last stage of the cascade alone answers, which is asked afterwards",
-    )
 
     how = parser.add_argument_group("sending")
     how.add_argument("--tokenizer", type=Path, metavar="PATH",
@@ -124,22 +107,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Replay; returns the exit code."""
     trace = _trace(args)
-    if args.labels is None and args.compare is not None:
-        raise ConfigError("--compare needs --labels: the texts that both are asked about")
     fields = {field.name for field in dataclasses.fields(ReplayOptions)}
     given: dict[str, Any] = {name: value for name, value in vars(args).items() if name in fields}
     given |= {"endpoint": args.target, "tls": _tls(args), "token": _token(args.token_file)}
-    options = ReplayOptions(**given, keep_responses=0 if args.labels is None else 1)
+    options = ReplayOptions(**given)
     console = Console(stderr=True)
-    texts = None
-    if args.labels is not None:
-        texts = LabelledTexts(read_data(args.labels), options, compare=args.compare is not None)
-        trace = texts.trace(trace)
     with LiveProgress(console) as progress:
-        result = run_replay(trace, options, source=texts, on_progress=progress)
-    if texts is not None:
-        quality = judge(result, texts, options)
-        result = dataclasses.replace(result, summary=dataclasses.replace(result.summary, quality=quality))
+        result = run_replay(trace, options, on_progress=progress)
     if args.json:
         json.dump(result.to_json(), sys.stdout, indent=2)
         sys.stdout.write("\n")
@@ -166,8 +140,6 @@ def _trace(args: argparse.Namespace) -> Trace:
         if given:
             raise ConfigError(f"{given[0]} belongs to a made trace (`arlo replay poisson`); {args.trace} is a file")
         trace = read_csv(Path(args.trace))
-    if args.labels is not None and (args.rescale is not None or args.lengths is not None):
-        raise ConfigError("--lengths and --rescale do not go with --labels: the texts have their own lengths")
     if args.rescale is None:
         return trace
     return Trace(arrived_at_s=trace.arrived_at_s, length=rescale(trace.length, args.rescale), text_id=trace.text_id)

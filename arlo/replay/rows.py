@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.traces import Row, Trace
+from arlo.traces import Row, TextSource, Trace
 
 # Distinct rows prepared for one replay. More only costs memory and time before the start.
 MAX_ROWS = 20_000
 _FIRST, _LAST, _LOWEST_ID = 101, 102, 1000  # [CLS], [SEP] and the first ordinary token of BERT vocabularies
-
-
-class RowSource(Protocol):
-    """Where rows come from: arlo.traces.TextSource, or one of a caller's own."""
-
-    def row(self, length: int, key: int) -> Row:
-        """The row of so many tokens; the same for the same key, which is the text_id of the trace where it has one."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +26,7 @@ class Rows:
         return self.rows[int(self.which[request])]
 
 
-def make_rows(trace: Trace, source: RowSource | None, *, vocabulary: int = 30_000, seed: int = 0) -> Rows:
+def make_rows(trace: Trace, source: TextSource | None, *, vocabulary: int = 30_000, seed: int = 0) -> Rows:
     """Rows for a trace, from `source`, or random ids below `vocabulary` where it is None.
 
     Requests with the same length and text_id share a row; so do others where there would be more than MAX_ROWS.

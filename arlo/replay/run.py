@@ -20,7 +20,7 @@ from arlo.replay.options import DEFAULT_LONGEST, ReplayOptions
 from arlo.replay.progress import ProgressHook
 from arlo.replay.records import complete
 from arlo.replay.result import ReplayResult, machine, versions
-from arlo.replay.rows import RowSource, make_rows
+from arlo.replay.rows import make_rows
 from arlo.replay.summary import summarize
 from arlo.traces import TextSource, Trace
 
@@ -29,12 +29,10 @@ def run_replay(
     trace: Trace,
     options: ReplayOptions,
     *,
-    source: RowSource | None = None,
     on_progress: ProgressHook | None = None,
     stop: threading.Event | None = None,
 ) -> ReplayResult:
-    """Replay `trace`, with rows of `source` (None: as the options say); blocks until all is answered. Not from a
-    coroutine: use asyncio.to_thread, and `stop` to end it.
+    """Replay `trace`; blocks until all is answered. Not from a coroutine: use asyncio.to_thread, and `stop` to end it.
 
     Ctrl-C (in the main thread) and `stop` end the sending; what came back by then is the result, `interrupted` in its
     summary. `on_progress` is called every half second. Raises ClientError when the target is not there or does not take
@@ -45,8 +43,7 @@ def run_replay(
     trace = trace.faster(options.speed) if options.speed != 1.0 else trace
     with options.client() as client:
         info = client.model_info()
-    if source is None and options.tokenizer is not None:
-        source = TextSource(options.tokenizer)
+    source = None if options.tokenizer is None else TextSource(options.tokenizer)
     rows = make_rows(trace, source, vocabulary=options.vocabulary, seed=options.seed)
     width = np.maximum(trace.length, _fixed_width(info)).astype(np.int32)
     started_at = datetime.datetime.fromtimestamp(unix_s(), datetime.UTC)
@@ -72,7 +69,7 @@ def run_replay(
     header: dict[str, Any] = {
         "target": options.endpoint,
         "model": info.name,
-        "input": "text" if options.tokenizer is not None else "random token ids" if source is None else "given rows",
+        "input": "random token ids" if source is None else "text",
         "started_at": started_at.isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "machine": machine(),

@@ -77,21 +77,6 @@ class ServerTime:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
-    """What the answers are worth, where the labels of the texts are known. Shares; the interval is of 95 %.
-
-    accuracy: of the `labelled` of the `answers`. agreement: with the last stage of a cascade alone; None: not asked.
-    """
-
-    answers: int
-    labelled: int
-    accuracy: float | None
-    accuracy_low: float | None
-    accuracy_high: float | None
-    agreement: float | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """requests: arrivals sent. duration_s: from the start to the last arrival or answer, whichever is later.
 
@@ -113,7 +98,6 @@ class Summary:
     sends: Sends
     interrupted: bool
     undrained: bool
-    quality: Quality | None = None  # None: no labels were given
 
     @property
     def answered(self) -> int:

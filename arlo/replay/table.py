@@ -10,7 +10,7 @@ from rich.table import Table
 
 from arlo.replay.outcomes import OUTCOMES, Outcome
 from arlo.replay.result import ReplayResult
-from arlo.replay.summary import Quality, Summary
+from arlo.replay.summary import Summary
 
 
 def rows_of(summary: Summary) -> list[tuple[str, str]]:
@@ -27,8 +27,6 @@ def rows_of(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("latency (ms)", ", ".join(f"{name} {ms:.2f}" for name, ms in values)))
     rows.append((f"SLO {s.slo_ms:g} ms", f"{s.slo_attainment:.2%} of all arrivals on time"))
     rows.append(("goodput", f"{s.goodput_rps:.1f} on-time answers per second"))
-    if s.quality is not None:
-        rows += _quality(s.quality)
     if s.server.queue_ms is not None and s.server.execute_ms is not None:
         split = f"mean queue {s.server.queue_ms:.2f}, execution {s.server.execute_ms:.2f}"
         rows.append(
@@ -64,16 +62,6 @@ def gaps(summary: Summary) -> list[str]:
     if summary.undrained:
         lines.append("Some requests were cancelled because their answers did not come in time.")
     return lines
-
-
-def _quality(q: Quality) -> list[tuple[str, str]]:
-    rows = []
-    if q.accuracy is not None:
-        low, high = q.accuracy_low or 0.0, q.accuracy_high or 0.0
-        rows.append(("accuracy", f"{q.accuracy:.2%} of {q.labelled} answers ({low:.2%} to {high:.2%})"))
-    if q.agreement is not None:
-        rows.append(("as the last stage", f"{q.agreement:.2%} of {q.answers} answers"))
-    return rows
 
 
 def _outcomes(s: Summary, names: Sequence[Outcome]) -> str:

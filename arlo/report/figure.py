@@ -56,20 +56,6 @@ def say(made: Any, why: str) -> Any:
     return made
 
 
-def slo_mark(made: Any, slo_ms: float, *, log: bool = True, tint: str = RED) -> None:
-    """An upright line at the SLO, with its name, on an axis of latencies."""
-    made.add_vline(x=slo_ms, line={"color": tint, "dash": "dot"})
-    made.add_annotation(
-        x=math.log10(slo_ms) if log else slo_ms,
-        y=0.06,
-        yref="paper",
-        text=f"SLO {slo_ms:g} ms",
-        showarrow=False,
-        xanchor="right",
-        xshift=-6,
-    )
-
-
 def log_ticks(low: float, high: float) -> dict[str, Any]:
     """1, 2, 5, 10, ... written out (plotly shortens them to a lone digit); over many decades powers of ten only."""
     decades = math.log10(high / low)

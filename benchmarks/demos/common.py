@@ -37,10 +37,10 @@ def say(text: str) -> None:
     print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
-def command(*words: str | Path) -> None:
-    """One of our own commands; what it says goes on. EnvironmentProblem when it fails."""
+def command(*words: str | Path, fine: Sequence[int] = (0,)) -> None:
+    """One of our own commands; what it says goes on. EnvironmentProblem when it ends with another code than `fine`."""
     line = [sys.executable, "-m", *map(str, words)]
-    if subprocess.run(line, check=False).returncode != 0:
+    if subprocess.run(line, check=False).returncode not in fine:
         raise EnvironmentProblem(f"this failed: {' '.join(line)}")
 
 

@@ -54,7 +54,7 @@ def prepare(work: Path, depths: Sequence[int], rows: int, recorded: int) -> list
     data = work / "select.jsonl"
     cut = [json.loads(line) for line in lines]
     data.write_text("".join(json.dumps(one | {"text": " ".join(one["text"].split()[:30])}) + "\n" for one in cut))
-    command("arlo.cli", "accuracy", *repositories, "--data", data, "--out", work / "records")
+    command("arlo.cli", "fit", "--variants", *repositories, "--data", data, "--records", work / "records")
     variants = "".join(f'[[flow.stage.variant]]\nrepository = "{each.name}"\n' for each in repositories)
     (work / "flow.toml").write_text(
         f'[flow]\nname = "{NAME}"\nslo_ms = 100\nrecords = "records"\n[[flow.stage]]\nname = "{STAGE}"\n{variants}'

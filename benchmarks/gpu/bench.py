@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from arlo.templates.torch.encoder import Architecture, Encoder
+from arlo.templates.torch.encoder import Architecture, Encoder, random_encoder
 from arlo.templates.torch.session import HEADROOM, SHORT
 from benchmarks.gpu import SHAPES, Cell
 
@@ -118,7 +118,7 @@ class Bench:
 
     def model(self, shape: str, *, compiled: bool | None = None) -> Encoder:
         """An encoder with drawn weights. compiled: by inductor for any shape (True) or for each shape (False)."""
-        model = Encoder.random(architecture(shape), seed=SEED, device=self.device, precision=self.precision)
+        model = random_encoder(architecture(shape), seed=SEED, device=self.device, precision=self.precision)
         if compiled is not None:
             torch._dynamo.config.accumulated_recompile_limit = 4096
             model.compile_layers(dynamic=compiled)

@@ -221,8 +221,8 @@ def cascade_of(port: int, threshold: float) -> Any:
     for model in ("first", "second"):
         stage = cascade.stages.add(model=model, score="max", over="min", weight=1.0)
         stage.calibrator.kind, stage.calibrator.t = "temperature", 1.3
-    point = cascade.points.add(name="only", ensemble="none", to_level=True, min_words=4)
-    point.prices.add().rules.add(kind="hard").t.add(length=512, value=threshold)
+    point = cascade.points.add(name="only", ensemble="none")
+    point.prices.add().rules.add(rule="hard").below.add(length=512, value=threshold)
     return whole
 
 

@@ -35,9 +35,11 @@ from arlo.catalog.manifest import LatencyPoint
 from arlo.clock import monotonic_s
 from arlo.planning.flows.curve import capacity
 from arlo.simulator import flows
+from arlo.simulator.report.result import Result
+from arlo.simulator.run import run
+from arlo.simulator.scenario.scenario import Dispatch, Listed
 from arlo.simulator.tokens.file import load_tokens
-from arlo.simulator.tokens.run import draw_kinds
-from arlo.simulator.tokens.run import run as run_tokens
+from arlo.simulator.tokens.served import kinds_of, scenario_of
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 from benchmarks import harness
 from benchmarks.load.twin import Figures
@@ -211,22 +213,15 @@ class Pipeline:
         found, late = asyncio.run(replay(endpoint, bodies, arrived))
         return np.array([ms for ms, _ in found]), [answer for _, answer in found], late
 
-    def simulate(self, arrived: NDArray[np.int64], warmup_s: float, hop_ms: float) -> flows.FlowResult:
+    def simulate(self, arrived: NDArray[np.int64], warmup_s: float, hop_ms: float) -> Result:
         flow = self.shape.traced(self.flow, len(arrived))
-        return flows.run(
-            flows.FlowRun(
-                flow=flow,
-                planner=flows.planner_of(flow),
-                workers=self.workers,
-                arrived_ns=arrived,
-                hold="all",
-                batching="deadline",
-                fixed=True,
-                counted=True,
-                warmup_s=warmup_s,
-                hop_ms=hop_ms,
+        return run(
+            flows.scenario_of(
+                flow, Listed(arrived), workers=self.workers, bundle="all", warmup_s=warmup_s,
+                hop_out_ms=hop_ms, hop_back_ms=hop_ms,
+                dispatch=Dispatch(batching="deadline", inflight_limit=1),
             )
-        )
+        )  # fmt: skip
 
     def prepare(self, endpoint: str, http: int) -> Mapping[str, float]:
         """ms of a visit, by the gateway's count of the first stage's most accurate variant, and of a request; of rows
@@ -241,7 +236,9 @@ class Pipeline:
             for what in ("sum", "count")
         )
         self.visit_ms = max(1000 * total / count - ms[0], 0.0)
-        deep = lone.rows / lone.roots if len(self.shape.stages) == 2 else 2  # visits one behind the other
+        deep = (
+            lone.figures.more["rows"] / lone.requests if len(self.shape.stages) == 2 else 2
+        )  # visits one behind the other
         mean_ms = float(took[np.isfinite(took)].mean())
         self.request_ms = max(mean_ms - lone.mean_ms - deep * self.visit_ms, 0.0)
         return {"most_rps": self.most, "visit_ms": self.visit_ms, "request_ms": self.request_ms}
@@ -264,8 +261,11 @@ class Pipeline:
         waits = np.linspace(0, self.flow.plan_period_s, PHASES, endpoint=False)
         phases = [self.simulate(arrived + round(wait * 1e9), WARM_S + float(wait), self.visit_ms / 2) for wait in waits]
         simulated: Figures = {}
-        for name in ("violations", "accuracy", "mean_ms"):
-            each = [getattr(one, name) for one in phases]
+        for name, each in (
+            ("violations", [1 - one.kept for one in phases]),
+            ("accuracy", [one.figures.accuracy or 0.0 for one in phases]),
+            ("mean_ms", [one.mean_ms for one in phases]),
+        ):
             simulated |= {name: float(np.mean(each)), f"{name}_sd": float(np.std(each))}
         simulated["mean_ms"] += self.request_ms
         return real, simulated
@@ -306,7 +306,7 @@ class Tokens:
     def compare(self, endpoint: str, load: float, seconds: float) -> tuple[Figures, Figures | None]:
         spec, tasks = self.spec, list(self.spec.accuracy)
         arrived = synthetic(round(seconds) + WARM_S, 0)
-        kind = draw_kinds(spec, len(arrived), 0)
+        kind = kinds_of(spec, 0)(len(arrived))
         bodies = [
             request(
                 [CLS, *range(1, SHORTEST - 1 + tasks.index(query.task)), SEP],
@@ -330,5 +330,5 @@ class Tokens:
                 right = spec.accuracy[query.task][spec.tokens.index(tokens)]
                 real["utility"] += right * query.utility
                 real["accurate"] += right / counted
-        result = run_tokens(spec, self.policy, arrived, kind, warmup_s=WARM_S)
-        return real, {"utility": result.utility, **result.outcomes}
+        figures = run(scenario_of(spec, self.policy, Listed(arrived), warmup_s=WARM_S)).figures
+        return real, {"utility": figures.utility, **figures.more["types"]}

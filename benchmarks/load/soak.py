@@ -35,8 +35,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
-from tests.fakes.attacks.offender import Notes, Offender, block_of, message
 from tests.fakes.gateway import Gateway, Instance, deployment, gateway_of
+from tests.fakes.raw_http2 import RawHttp2
 from tests.fakes.triton_workers import Workers
 
 LENGTHS = (64, 512)
@@ -147,14 +147,12 @@ class Others:
 
     def _break_off(self) -> None:
         """A whole call whose answer is not waited for, and one that ends within its message."""
-        host, _, port = self._gateway.grpc.rpartition(":")
         body = bytes(self._one().SerializeToString())
-        with Offender((host, int(port)), Notes(), float("inf")) as client:
+        with RawHttp2(self._gateway.grpc) as client:
             client.call(body)
-            stream = client.stream()
-            half = client.data_of(stream, message(body)[: len(body) // 2], end=False)
-            client.say(client.headers_of(stream, block_of()) + half)
-            client.leave(reset=self._dice.random() < 0.5)
+            client.call(body, cut=len(body) // 2)
+            if self._dice.random() < 0.5:
+                client.reset()
 
 
 def books_of(stats: Any) -> dict[str, int]:

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "flow/cascade/cascade.h"
-#include "flow/cascade/prune.h"
 
 namespace arlo::flow {
 namespace {
@@ -21,7 +20,7 @@ void decisions(benchmark::State& state) {
   spec.stages.resize(3);
   spec.labels = static_cast<std::int32_t>(labels);
   Rules rules;
-  const Rule rule{.kind = Rule::Kind::kHard, .t = {{64, .7}, {512, .8}}};
+  const Guard rule{.below = {{64, .7}, {512, .8}}};
   rules.prices = {{rule, rule}};
   std::vector<double> scratch;
   std::size_t row = 0;

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from arlo.cascade.decide import escalation_probability, hash01
 from arlo.cascade.spec import Rule, Rules, hard
 from arlo.planning.stages import proportional
-from arlo.simulator.cascade.engine import CascadeResult, CascadeRun, Journeys, run
-from arlo.simulator.scenario.scenario import RuntimeModel
+from arlo.simulator.cascade.served import Journeys, scenario_of
+from arlo.simulator.report.result import Result
+from arlo.simulator.run import run
+from arlo.simulator.scenario.scenario import Dispatch, Listed, RuntimeModel
 from benchmarks import harness
 
 ROWS = 200_000
@@ -98,11 +100,12 @@ def tabi(name: str) -> dict[str, Any]:
     result = alone(ms, journeys, Rules(prices=((hard(cut),),)), random)
     printed, reached = task["paper"]["mean_ms"], 1 - float(inside.mean())
     own_ms = printed - ms[0] - reached * ms[1]
-    quick, infaas_ms = result.exit_ms[0][0] + OVERHEAD_MS, task["ms"][1]
-    median = quick if result.exits[0] > 0.5 else result.exit_ms[1][0] + OVERHEAD_MS
+    ends, exit_ms = result.figures.more["exits"], [each["mean"] for each in result.figures.more["exit_ms"]]
+    quick, infaas_ms = exit_ms[0] + OVERHEAD_MS, task["ms"][1]
+    median = quick if ends[0] > 0.5 else exit_ms[1] + OVERHEAD_MS
     return {
         "exits": exits,
-        "accuracy": result.accuracy,
+        "accuracy": result.figures.accuracy,
         "mean_ms": result.mean_ms + OVERHEAD_MS,
         "overhead_that_fits_ms": own_ms,
         "reach": reached,
@@ -113,22 +116,13 @@ def tabi(name: str) -> dict[str, Any]:
     }
 
 
-def alone(ms: tuple[float, ...], journeys: Journeys, rules: Rules, random: np.random.Generator) -> CascadeResult:
+def alone(ms: tuple[float, ...], journeys: Journeys, rules: Rules, random: np.random.Generator) -> Result:
     """Rows one at a time, one worker for each stage."""
     stages = [[RuntimeModel(name=f"s{i}", max_length=128, points=((128, 1, each),))] for i, each in enumerate(ms)]
     gaps = random.exponential(200e6 * sum(ms), 50_000)  # a closed loop has no waiting: one in 200 finds another
-    return run(
-        CascadeRun(
-            stages=stages,
-            workers=(1,) * len(ms),
-            rules=rules,
-            journeys=journeys,
-            arrived_ns=np.cumsum(gaps).astype(np.int64),
-            lengths=np.full(len(gaps), 100, np.int32),
-            slo_ms=1000.0,
-            batching="one",
-        )
-    )
+    rows = Listed(np.cumsum(gaps).astype(np.int64), np.full(len(gaps), 100, np.int32))
+    alone = Dispatch(batching="one")
+    return run(scenario_of(stages, rules, journeys, rows, workers=(1,) * len(ms), slo_ms=1000.0, dispatch=alone))
 
 
 def others() -> dict[str, float]:
@@ -163,10 +157,10 @@ def _said(confidence: NDArray[np.float64]) -> Journeys:
     return Journeys(confidence=confidence, correct=np.ones(confidence.shape, np.bool_))
 
 
-def _median(result: CascadeResult) -> float:
+def _median(result: Result) -> float:
     """Of rows that take the mean time of their stage."""
-    at = int(np.searchsorted(np.cumsum(result.exits), 0.5))
-    return result.exit_ms[at][0]
+    at = int(np.searchsorted(np.cumsum(result.figures.more["exits"]), 0.5))
+    return float(result.figures.more["exit_ms"][at]["mean"])
 
 
 def hybridserve(name: str) -> dict[str, Any]:

@@ -44,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     )
     parse.add_argument("--rate", type=float, help="the equal rate (default: half of what the weakest carries)")
     parse.add_argument("--rounds", type=int, default=3, help="at the equal rate (default: 3)")
-    parse.add_argument("--lengths", default="tweets", help="of the texts, as `arlo trace` has it (default: tweets)")
+    parse.add_argument(
+        "--lengths", default="tweets", help="of the texts, as `arlo simulate trace` has it (default: tweets)"
+    )
     parse.add_argument("--build-seconds", type=float, default=1800.0, help="for Arlo's runtimes, the first time")
     parse.add_argument("--json", action="store_true", help="print all figures as JSON")
     parse.add_argument("--save", action="store_true", help="write benchmarks/results/peers.json")

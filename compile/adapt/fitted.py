@@ -16,8 +16,7 @@ from arlo.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """A head on the unchanged body, and prompts by their number (in the padding: `4-128`, by the length too), each with
-    a head that goes with them."""
+    """A head on the unchanged body, and prompts by their number, each with a head that goes with them."""
 
     head: Head
     prompts: Mapping[str, Prompts] = dataclasses.field(default_factory=dict)

@@ -1,8 +1,6 @@
 """The steps of `arlo adapt`, each kept in the cache as soon as it is done, keyed by what it depends on:
 
     adapt-head       what was fitted on the unchanged body
-    adapt-layer      how much answers change when one layer merges tokens
-    adapt-schedule   a schedule that was chosen by that
     adapt-variant    a variant's file, held to its torch module
     adapt-accuracy   which measured rows it is right about
     adapt-latency    one turn of measurements, of all files of a run
@@ -13,7 +11,6 @@ So a run that is stopped goes on where it was, and further counts, lengths or ro
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -24,13 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.adapt import measure
-from arlo.compile.adapt.schedules import best_schedule
-from arlo.compile.adapt.sensitivity import divergences, modelled, tried
-from arlo.compile.adapt.variant import KEPT_FILES, Head, Plan, rescheduled
+from arlo.compile.adapt.variant import KEPT_FILES, Head, Plan
 from arlo.compile.cache import Cache, Entry, code_version, link_out, tool_versions
 from arlo.compile.progress import Reporter
 from arlo.compile.steps.resolve import SourceModel
-from arlo.errors import ConfigError
 from arlo.profiler.machine import cpu_name
 
 if TYPE_CHECKING:
@@ -129,59 +123,6 @@ class Examiner:
         """One step: the subject reads its rows."""
         with self.report.timed("rows", "of all tasks") as ended:
             ended(self.subject.prepare(), f"{self.subject.fitted} fitted on, {self.subject.measured} measured", "")
-
-    def chosen(self, plans: Sequence[Plan]) -> list[Plan]:
-        """The same, those that merge with schedules that are chosen layer by layer, of no more multiplications: a step
-        for each layer at each length, and one for each such plan. ConfigError where there are no rows for it."""
-        trial = functools.cache(self._trial)
-        return [self._chosen(plan, *trial(plan.length)) if plan.choosable else plan for plan in plans]
-
-    def _trial(self, length: int) -> tuple[Callable[[Sequence[Sequence[int]], str, str], Entry], NDArray[np.float64]]:
-        """What tries schedules, as a step, on rows that are not measured; and the divergences of each layer alone by
-        `tried`."""
-        plan = self.subject.plan(0, length=length)
-        batches, layers = self.subject.fit_batches(plan), len(plan.schedule)
-        if not batches:
-            raise ConfigError(
-                f"--schedules chosen: of the texts that are not measured none has at most {length} tokens, so layers "
-                "cannot be tried: give more data, or leave that length out"
-            )
-        of = {
-            "made_of": self.subject.made_of(plan),
-            "rows": digest(*(array for batch in batches for array in batch.values())),
-            "tools": tool_versions("torch", "transformers"),
-            "code": code_version(*_CODE, "adapt/sensitivity", "pooling", "original"),
-        }
-        module = functools.cache(lambda: self.subject.module(plan))
-
-        def attempt(schedules: Sequence[Sequence[int]], step: str, title: str) -> Entry:
-            parts = of | {"schedules": [list(each) for each in schedules]}
-            return self.report.run(
-                step,
-                title,
-                lambda: self.cache.step(
-                    f"adapt-{step}", parts, lambda _: {"divergence": divergences(module(), batches, schedules)}
-                ),
-                lambda entry: f"divergence {', '.join(f'{each:.4f}' for each in entry.meta['divergence'])}",
-            )
-
-        counts, measured = tried(length, self.subject.protected), []
-        for layer in range(layers):
-            alone = [[count * (at == layer) for at in range(layers)] for count in counts]
-            measured.append(attempt(alone, "layer", f"{layer + 1}, {length} tokens").meta["divergence"])
-        return attempt, np.array(measured)
-
-    def _chosen(
-        self, plan: Plan, attempt: Callable[[Sequence[Sequence[int]], str, str], Entry], measured: NDArray[np.float64]
-    ) -> Plan:
-        """Of the best schedules by either model of how layers add up, and the constant one, that one which changes
-        answers the least."""
-        protected, width = self.subject.protected, self.subject.width
-        schedules = [plan.schedule]
-        for losses in modelled(measured, tried(plan.length, protected), plan.length):
-            schedules.append(best_schedule(losses, plan.schedule, width=width, protected=protected).schedule)
-        found = attempt(schedules, "schedule", plan.name).meta["divergence"]
-        return rescheduled(plan, schedules[int(np.argmin(found))], width)
 
     def examine(self, plan: Plan) -> Examined:
         """Two steps: a file that agrees with its torch module; what it says of the measured rows."""

@@ -25,7 +25,6 @@ BATCH = 8
 DIFFERS = 1e-3  # of the largest answer: a merge went another way, which rounding decides where tokens are equally alike
 LEAST_AGREEMENT = 0.99
 ROUNDS = 7  # turns of measured latencies
-SENSED = 256  # rows on which layers are tried, for schedules that are chosen
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Compared:
     rows: int
     max_abs_diff: float
     differing: float  # share of the rows whose answer is another one by more than rounding
-    agreement: float  # share of the rows with the same label; of embeddings, with a cosine of at least 0.999
+    agreement: float  # share of the rows with the same label
 
 
 def encode(tokenizer: Path, texts: Sequence[str], length: int) -> list[tuple[int, ...]]:
@@ -56,12 +55,9 @@ def padded(inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], width
 
 def open_session(path: Path, threads: int) -> Any:
     """An ONNX Runtime session on the CPU."""
-    import onnxruntime
+    from arlo.templates.onnxruntime.session import open_session as opened
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return opened(path, threads)
 
 
 def answers(
@@ -85,43 +81,14 @@ def of_task(task: int, rows: int) -> dict[str, NDArray[np.int64]]:
     return {TASK: np.full((rows, 1), task, np.int64)}
 
 
-def compare(
-    variant: Any,
-    session: Any,
-    inputs: Sequence[InputTensor],
-    rows: Sequence[tuple[int, ...]],
-    length: int,
-    *,
-    label: bool,
-) -> Compared:
-    """Run the torch module and the file on the same rows. CompileError when they do not agree."""
-    import torch
-
-    said = answers(session, inputs, rows, length)
-    with torch.inference_mode():
-        wanted = np.concatenate(
-            [
-                variant(*(torch.from_numpy(array) for array in padded(inputs, rows[at : at + BATCH], length).values()))
-                .float()
-                .numpy()
-                for at in range(0, len(rows), BATCH)
-            ]
-        )
-    return agreed(said, wanted, label=label)
-
-
-def agreed(said: NDArray[np.float32], wanted: NDArray[np.float32], *, label: bool) -> Compared:
-    """What a file says beside what its torch module does, [rows, answer] each. CompileError when they do not agree."""
+def agreed(said: NDArray[np.float32], wanted: NDArray[np.float32]) -> Compared:
+    """Compare what a file and its torch module say, [rows, classes] each. CompileError when they do not agree."""
     real = wanted > NO_CLASS / 2
     if ((said > NO_CLASS / 2) != real).any():
         raise CompileError("adapt: the exported variant has classes where the torch model has none")
     said, wanted = np.where(real, said, 0), np.where(real, wanted, 0)
     off = np.abs(said - wanted).max(axis=1)
-    if label:
-        same = np.where(real, said, NO_CLASS).argmax(1) == np.where(real, wanted, NO_CLASS).argmax(1)
-    else:
-        norms = np.linalg.norm(said, axis=1) * np.linalg.norm(wanted, axis=1)
-        same = (said * wanted).sum(1) >= 0.999 * norms
+    same = np.where(real, said, NO_CLASS).argmax(1) == np.where(real, wanted, NO_CLASS).argmax(1)
     found = Compared(
         rows=len(said),
         max_abs_diff=float(off.max()),

@@ -19,7 +19,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from arlo.compile.adapt.prune import drop_tokens
 from arlo.errors import CompileError
 
 if TYPE_CHECKING:
@@ -103,13 +102,12 @@ def merge_tokens(
     )
 
 
-def merging_body(body: Any, schedule: Sequence[int], *, prune: bool = False) -> Any:
+def merging_body(body: Any, schedule: Sequence[int]) -> Any:
     """A torch module from ids, mask and (where the body has them) types [rows, tokens] to `hidden` [rows, left, width]
     and `size` [rows, left].
 
     body: a loaded transformers encoder of one of FAMILIES. schedule: tokens that each layer merges away, [layers];
-    with zeros only it computes what the body computes. prune: they are dropped instead. CompileError when the schedule
-    has another number of layers.
+    with zeros only it computes what the body computes. CompileError when the schedule has another number of layers.
     """
     import torch
 
@@ -121,7 +119,6 @@ def merging_body(body: Any, schedule: Sequence[int], *, prune: bool = False) -> 
         def __init__(self) -> None:
             super().__init__()
             self.body = body
-            self.schedule = tuple(schedule)  # another one may take its place
             self.steps: list[Step] = []
             self.record = False  # keep what each layer merged in `steps`
 
@@ -141,20 +138,16 @@ def merging_body(body: Any, schedule: Sequence[int], *, prune: bool = False) -> 
         def _run(
             self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None, *, follow: bool
         ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            hidden = self.body.embeddings(input_ids=ids, token_type_ids=types)
-            if hasattr(self.body, "embeddings_project"):
-                hidden = self.body.embeddings_project(hidden)
+            hidden = embedded(self.body, ids, types)
             size = mask.to(hidden.dtype)
             places = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
             last = mask.sum(1, keepdim=True) - 1
             kept = ((places == 0) | (places == last)).to(hidden.dtype)
             self.steps = []
             at = places.expand(ids.shape[0], -1)  # of each token
-            for layer, merged in zip(self.body.encoder.layer, self.schedule, strict=True):
-                hidden, keys, received = _attention(layer, hidden, size)
-                if merged and prune:
-                    hidden, size, kept = drop_tokens(hidden, received, size, kept, merged)
-                elif merged:
+            for layer, merged in zip(self.body.encoder.layer, schedule, strict=True):
+                hidden, keys = attention(layer, hidden, size)
+                if merged:
                     tokens = hidden.shape[1]
                     hidden, size, kept, step = merge_tokens(hidden, keys, size, kept, merged)
                     if follow:
@@ -174,21 +167,34 @@ def spread(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return torch.gather(values, 1, places.unsqueeze(-1).expand(-1, -1, values.shape[2]))
 
 
-def _attention(layer: Any, hidden: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The attention block of a layer, with sizes: its output, the mean of its keys over the heads, and what each token
-    receives, summed over heads and real queries."""
+def embedded(body: Any, ids: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
+    """What goes into the first layer, [rows, tokens, width]."""
+    hidden: torch.Tensor = body.embeddings(input_ids=ids, token_type_ids=types)
+    return body.embeddings_project(hidden) if hasattr(body, "embeddings_project") else hidden  # type: ignore[no-any-return]
+
+
+def attention(
+    layer: Any, hidden: torch.Tensor, size: torch.Tensor, read: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The attention block of a layer: its output for the queries `hidden`, and the mean of its keys over the heads.
+
+    read: [rows, keys, width], what keys and values are made of; None: `hidden`. size: [rows, keys], how many tokens
+    each of them stands for; 0: masked.
+    """
     import torch
 
     inside = layer.attention.self
-    shape = (hidden.shape[0], hidden.shape[1], -1, inside.attention_head_size)
-    query, key, value = (part(hidden).view(shape).transpose(1, 2) for part in (inside.query, inside.key, inside.value))
+    read = hidden if read is None else read
+
+    def heads(values: torch.Tensor) -> torch.Tensor:
+        return values.view(*values.shape[:2], -1, inside.attention_head_size).transpose(1, 2)
+
+    query, key, value = heads(inside.query(hidden)), heads(inside.key(read)), heads(inside.value(read))
     floor = torch.finfo(hidden.dtype).min
     bias = torch.log(torch.clamp(size, min=1.0)) + (size == 0).to(hidden.dtype) * floor
     logits = query @ key.transpose(2, 3) / math.sqrt(inside.attention_head_size) + bias[:, None, None, :]
-    shares = logits.softmax(-1)
-    context = (shares @ value).transpose(1, 2).reshape(hidden.shape)
-    received = (shares.sum(1) * (size > 0).to(hidden.dtype).unsqueeze(-1)).sum(1)
-    return layer.attention.output(context, hidden), key.mean(1), received
+    context = (logits.softmax(-1) @ value).transpose(1, 2).reshape(hidden.shape)
+    return layer.attention.output(context, hidden), key.mean(1)
 
 
 def pool_merged(hidden: torch.Tensor, size: torch.Tensor, modes: Sequence[str], *, normalize: bool) -> torch.Tensor:

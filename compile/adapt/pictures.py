@@ -16,22 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.manifest import AdaptationKind
-from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
 from arlo.catalog.tasks import TASK
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.fitted import NOTHING, Before, Fitted
-from arlo.compile.adapt.kept import body_of, digest, head_step
+from arlo.compile.adapt.kept import digest, head_step
 from arlo.compile.adapt.tasks import FIT_SHARES, UNNAMED, with_room
-from arlo.compile.adapt.variant import (
-    Head,
-    Heads,
-    Plan,
-    export_onnx,
-    inputs_of,
-    shape_of,
-    torch_head,
-    write_config,
-)
+from arlo.compile.adapt.texts import Batches, Subject
+from arlo.compile.adapt.variant import Head, Heads, Plan, inputs_of, merge_plan, shape_of, torch_head
 from arlo.compile.adapt.vision import FAMILIES, PROTECTED, merging_vit, pool_image
 from arlo.compile.cache import Cache
 from arlo.compile.original import load_original
@@ -39,15 +30,14 @@ from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import ConfigError
 
-COMPARED = 16  # rows on which file and torch model are held together
 DECAY = 1e-3  # of the heads
 LABELS = "labels"
 
 
-class Pictures:
-    """See arlo.compile.adapt.texts.Subject."""
+class Pictures(Subject):
+    """A vision transformer. Every row has as many tokens."""
 
-    protected = PROTECTED
+    compared = 16
 
     def __init__(
         self,
@@ -66,9 +56,8 @@ class Pictures:
                 f"takes folders of plain encoders of the family {', '.join(FAMILIES)}"
             )
         assert model.row_length is not None
-        self.width = shape_of(model)[1]
-        self._model, self._length, self._file, self._limit = model, model.row_length, file, limit
-        self._cache, self._before, self.room, self._task = cache, before.tasks, before.room, task
+        super().__init__(model, (model.row_length,), cache)
+        self._file, self._limit, self._before, self.room, self._task = file, limit, before.tasks, before.room, task
 
     @functools.cached_property
     def _body(self) -> Any:
@@ -83,7 +72,6 @@ class Pictures:
             raise ConfigError(f"{file}: rows are {list(rows.shape[1:])}, and the model takes {list(tensor.dims)}")
         self._rows = rows[split == 2]
         fitting = np.flatnonzero(split == 0)
-        self._sensed = rows[fitting[: measure.SENSED]]
         if not len(self._rows) or len(fitting) < 2:
             raise ConfigError(f"{file} has {len(fitting)} pictures to fit on and {len(self._rows)} to measure on")
         embedded = functools.cache(lambda: self._embedded(rows[fitting]))
@@ -102,8 +90,7 @@ class Pictures:
             cached = cached and entry.cached
             task_labels[task] = classes
             self._truth[task] = numbers[split == 2]
-        self.task_labels: Mapping[str, tuple[str, ...]] = task_labels
-        self.fitted_tasks: Mapping[str, Fitted] = fitted
+        self.task_labels, self.fitted_tasks = task_labels, fitted
         self._head, self.room = with_room({name: each.head for name, each in fitted.items()}, self.room)
         self._inputs = inputs_of(model, self._head)
         self.fitted = len(fitting)
@@ -122,48 +109,33 @@ class Pictures:
     def ends(self, plan: Plan) -> Sequence[int]:
         return (plan.length,)
 
-    def made_of(self, plan: Plan) -> dict[str, Any]:
-        heads = {name: each.head for name, each in self.fitted_tasks.items()}
-        return {
-            "body": body_of(self._model),
-            "labels": [[name, list(head.labels)] for name, head in heads.items()],  # in the order of the tasks
-            "room": self.room,
-            "heads": digest(*(array for head in heads.values() for array in (head.weight, head.bias))),
-            "compared": digest(self._rows[:COMPARED], self._rows[-1]),
-        }
-
     def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
-        merge = count
         if kind != "merge":
-            raise ConfigError("--prune and --prompts are of text; tokens of pictures are merged")
+            raise ConfigError("--prompts are of text; tokens of pictures are merged")
         if length not in (None, self._length):
             raise ConfigError(f"every picture is of length {self._length}: leave --lengths out")
-        layers, width = shape_of(self._model)
-        if clamped(self._length, layers, merge, protected=PROTECTED):
-            raise ConfigError(
-                f"--merge {merge}: {self._length} tokens are too few to merge {merge} away in each of {layers} layers: "
-                "merge fewer, or take larger pictures"
-            )
-        schedule = merge_schedule(self._length, layers, merge, protected=PROTECTED)
-        return Plan(self._length, merge, tuple(schedule), merged_multiplications(self._length, schedule, width=width))
+        return merge_plan(self._length, count, *shape_of(self._model), PROTECTED)
 
     def module(self, plan: Plan) -> Any:
+        assert self._head is not None
         return _variant(self._body, plan, self._head)
 
-    def fit_batches(self, plan: Plan) -> list[dict[str, NDArray[Any]]]:
-        return [self._given(each, None) for each in _batches(self._sensed)]
+    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
+        found = {}
+        for task, labels in self.task_labels.items():
+            number = list(self.fitted_tasks).index(task)
+            said = [session.run(None, each)[0] for each in self._batches(plan, self._rows, number)]
+            found[task] = np.asarray(np.concatenate(said)[:, : len(labels)].argmax(1) == self._truth[task])
+        return found
 
-    def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
-        import torch
+    def full(self, plan: Plan, count: int) -> Mapping[str, NDArray[Any]]:
+        return self._given(self._rows[np.arange(count) % len(self._rows)], None)
 
-        folder.mkdir(parents=True, exist_ok=True)
-        variant = self.module(plan)
-        given = [torch.from_numpy(each) for each in self._given(self._rows[[0, -1]], 0).values()]
-        names = [tensor.name for tensor in self._inputs]
-        path = export_onnx(variant, given, names, ["logits"], folder / "model.onnx")
-        one = self._head.labels if isinstance(self._head, Head) else ()
-        write_config(self._model, folder, one, self._head.labels if isinstance(self._head, Heads) else None)
-        return variant, path
+    def _taken(self, plan: Plan) -> NDArray[np.float32]:
+        return np.asarray(self._rows)
+
+    def _batches(self, plan: Plan, rows: NDArray[np.float32], task: int | None = None) -> Batches:
+        return [self._given(each, task) for each in _parts(rows)]
 
     def _given(self, rows: NDArray[np.float32], task: int | None) -> dict[str, NDArray[Any]]:
         """The inputs of rows, all of one task; None: of all in turn."""
@@ -173,31 +145,12 @@ class Pictures:
             given[TASK] = (turns if task is None else np.full(len(rows), task))[:, None].astype(np.int64)
         return given
 
-    def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
-        import torch
-
-        rows = self._rows[:COMPARED]
-        with torch.inference_mode():
-            wanted = variant(*map(torch.from_numpy, self._given(rows, None).values())).numpy()
-        return measure.agreed(session.run(None, self._given(rows, None))[0], wanted, label=True)
-
-    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
-        found = {}
-        for task, labels in self.task_labels.items():
-            number = list(self.fitted_tasks).index(task)
-            parts = [session.run(None, self._given(each, number))[0] for each in _batches(self._rows)]
-            found[task] = np.asarray(np.concatenate(parts)[:, : len(labels)].argmax(1) == self._truth[task])
-        return found
-
-    def full(self, plan: Plan, count: int) -> Mapping[str, Any]:
-        return self._given(self._rows[np.arange(count) % len(self._rows)], None)
-
     def _embedded(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         import torch
 
         plain = merging_vit(self._body, [0] * int(self._body.config.num_hidden_layers))
         with torch.inference_mode():
-            return np.concatenate([pool_image(*plain(torch.from_numpy(each))).numpy() for each in _batches(rows)])
+            return np.concatenate([pool_image(*plain(torch.from_numpy(each))).numpy() for each in _parts(rows)])
 
 
 def _fit(embedded: Callable[[], NDArray[np.float32]], classes: NDArray[np.int64], labels: Sequence[str]) -> Head:
@@ -216,20 +169,14 @@ def _variant(body: Any, plan: Plan, head: Head | Heads) -> Any:
             self.merging = merging
             self.head = torch_head(head)
 
-    class One(Variant):
-        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = self.head(pool_image(*self.merging(pixels)))
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.head(pool_image(*self.merging(tensors[0])), *tensors[1:])
             return logits
 
-    class Several(Variant):
-        def forward(self, pixels: torch.Tensor, task: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = self.head(pool_image(*self.merging(pixels)), task)
-            return logits
-
-    return (One if isinstance(head, Head) else Several)().eval()
+    return Variant().eval()
 
 
-def _batches(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+def _parts(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
     return [rows[at : at + measure.BATCH] for at in range(0, len(rows), measure.BATCH)]
 
 

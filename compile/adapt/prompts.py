@@ -1,13 +1,9 @@
 """Prompts: tokens that are not in the text, trained for a task while the body stays as it is (VPT, arXiv 2203.12119;
 OTAS, arXiv 2401.05031, section III-B). They cost time and may gain accuracy.
 
-Four ways: `accumulate` adds `count` prompts before each layer, where they stay, so that the last one computes layers x
-count more tokens; that is what OTAS's figures fit. `replace` takes those of the layer before away. `prefix` gives each
-layer keys and values only, which attention reads and nothing else computes on: it answers as `replace` does, whose
-prompts are thrown away behind each layer, for less. `padding` puts them into the free places of a row's own padding, so
-that they cost nothing: of a row of 100 tokens in a length of 128 the places 100 to 127 take up to 28. They are new in
-each layer, so a row with a place for each says what it says with `prefix`; rows with fewer have the first ones, and
-full rows none.
+Two ways: `accumulate` adds `count` prompts before each layer, where they stay, so that the last one computes layers x
+count more tokens; that is what OTAS's figures fit. `prefix` gives each layer keys and values only, which attention
+reads and nothing else computes on.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from numpy.typing import NDArray
 
 from arlo.catalog.schedule import multiplications
 from arlo.compile.adapt.measure import padded
-from arlo.compile.adapt.merge import pool_merged
+from arlo.compile.adapt.merge import attention, embedded, pool_merged
 from arlo.compile.adapt.variant import Head
 from arlo.compile.original import load_original
 from arlo.compile.quiet import known_noise_silenced
@@ -31,7 +27,7 @@ from arlo.compile.steps.resolve import SourceModel
 if TYPE_CHECKING:
     import torch
 
-Way = Literal["prefix", "replace", "accumulate", "padding"]
+Way = Literal["prefix", "accumulate"]
 WAYS: tuple[Way, ...] = get_args(Way)
 BATCH, RATE = 32, 2e-3
 
@@ -45,14 +41,9 @@ class Prompts:
 
 
 def prompted_work(length: int, layers: int, count: int, way: Way, *, width: int) -> float:
-    """Multiply-adds of the layers for one row; keys and values of a prefix are constants, and padding is there in any
-    case."""
-    if way == "padding":
-        return multiplications(length, layers, 0, width=width)
+    """Multiply-adds of the layers for one row; keys and values of a prefix are constants."""
     if way == "accumulate":
         return multiplications(length, layers, count, width=width)
-    if way == "replace":
-        return multiplications(length + count, layers, 0, width=width)
     each = 12 * length * width**2 + 2 * length * (length + count) * width
     return float(layers * each)
 
@@ -79,52 +70,20 @@ def prompted_body(body: Any, values: Any, way: Way) -> Any:
             types: torch.Tensor | None = None,
             task: torch.Tensor | None = None,
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            hidden = self.body.embeddings(input_ids=ids, token_type_ids=types)
-            if hasattr(self.body, "embeddings_project"):
-                hidden = self.body.embeddings_project(hidden)
-            own, count = ids.shape[1], self.values.shape[2]
-            size = mask.to(hidden.dtype)
-            more = torch.ones_like(size[:, :1]).expand(-1, count)
-            if way == "padding":
-                slot = torch.arange(own, device=ids.device).unsqueeze(0) - mask.sum(1, keepdim=True)  # of the padding
-                free = (slot >= 0) & (slot < count)
-                chosen = slot.clamp(0, max(0, count - 1)).unsqueeze(-1).expand(-1, -1, hidden.shape[2])
+            hidden = embedded(self.body, ids, types)
+            own, size = ids.shape[1], mask.to(hidden.dtype)
+            more = torch.ones_like(size[:, :1]).expand(-1, self.values.shape[2])
             for number, layer in enumerate(self.body.encoder.layer):
                 of_layer = self.values[:, number]
                 prompts = of_layer[:1].expand(hidden.shape[0], -1, -1) if task is None else of_layer[task[:, 0]]
-                if way == "padding":
-                    if count:
-                        hidden = torch.where(free.unsqueeze(-1), torch.gather(prompts, 1, chosen), hidden)
-                    read, seen = hidden, mask.to(hidden.dtype) + free.to(hidden.dtype)
-                elif way == "prefix":
-                    read, seen = torch.cat([hidden, prompts], 1), torch.cat([size, more], 1)
-                else:
-                    if way == "replace":
-                        hidden, size = hidden[:, :own], size[:, :own]
-                    hidden, size = torch.cat([hidden, prompts], 1), torch.cat([size, more], 1)
-                    read, seen = hidden, size
-                hidden = _attention(layer, hidden, read, seen)
+                read, seen = torch.cat([hidden, prompts], 1), torch.cat([size, more], 1)
+                if way == "accumulate":
+                    hidden, size = read, seen
+                hidden, _ = attention(layer, hidden, seen, read)
                 hidden = layer.output(layer.intermediate(hidden), hidden)
             return hidden[:, :own], size[:, :own]
 
     return Prompted().eval()
-
-
-def _attention(layer: Any, hidden: torch.Tensor, read: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """The attention block of a layer, of queries `hidden` over keys and values of `read`, masked by `seen`."""
-    import torch
-
-    inside = layer.attention.self
-
-    def heads(values: torch.Tensor) -> torch.Tensor:
-        return values.view(values.shape[0], values.shape[1], -1, inside.attention_head_size).transpose(1, 2)
-
-    query, key, value = heads(inside.query(hidden)), heads(inside.key(read)), heads(inside.value(read))
-    logits = query @ key.transpose(2, 3) / math.sqrt(inside.attention_head_size)
-    logits = logits + ((1 - seen) * torch.finfo(hidden.dtype).min)[:, None, None, :]
-    context = (logits.softmax(-1) @ value).transpose(1, 2).reshape(hidden.shape)
-    result: torch.Tensor = layer.attention.output(context, hidden)
-    return result
 
 
 def train_prompts(
@@ -136,13 +95,11 @@ def train_prompts(
     count: int,
     way: Way,
     epochs: int,
-    length: int = 0,
     seed: int = 0,
 ) -> Prompts:
     """Prompts and head for labelled rows, the body frozen: AdamW, batches of 32 rows of like lengths.
 
-    head: where it begins; prompts begin as VPT has them, uniform. length: that rows are padded to, at least; prompts in
-    the padding need it.
+    head: where it begins; prompts begin as VPT has them, uniform.
     """
     with known_noise_silenced():
         import torch
@@ -165,7 +122,7 @@ def train_prompts(
     for _ in range(epochs):
         for number in torch.randperm(len(batches), generator=generator).tolist():
             chosen = batches[number]
-            given = padded(model.inputs, [rows[at] for at in chosen], max(length, *(len(rows[at]) for at in chosen)))
+            given = padded(model.inputs, [rows[at] for at in chosen], max(len(rows[at]) for at in chosen))
             named = {name: torch.from_numpy(array) for name, array in given.items()}
             hidden, size = prompted(named["input_ids"], named["attention_mask"], named.get("token_type_ids"))
             pooled = pool_merged(hidden, size, model.pooling, normalize=model.normalize)

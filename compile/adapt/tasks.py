@@ -44,13 +44,8 @@ class Task:
     labels: tuple[str, ...]
     rows: list[tuple[int, ...]]  # token ids
     truth: NDArray[np.int64]  # [rows], among its labels
-    fit_rows: list[tuple[int, ...]]  # that its head was fitted on; where the model has one, that were set aside
+    fit_rows: list[tuple[int, ...]]  # that its head was fitted on
     fit_truth: NDArray[np.int64]
-
-    @property
-    def fitted(self) -> int:
-        """Texts that are not measured."""
-        return len(self.fit_rows)
 
     def up_to(self, length: int) -> Task:
         """The same, of texts of at most so many tokens. ConfigError where there are none."""
@@ -84,10 +79,10 @@ def check_name(name: str, where: str) -> None:
 
 
 def read_tasks(
-    model: SourceModel, data: Mapping[str, Labelled], length: int, cache: Cache, *, choosing: bool = False
+    model: SourceModel, data: Mapping[str, Labelled], length: int, cache: Cache
 ) -> tuple[list[Task], dict[str, Fitted], bool]:
-    """The tasks, what was fitted for each where the model gives embeddings, and whether the cache had it. choosing:
-    texts are set aside for a model that has a head, too. ConfigError for unfit texts."""
+    """The tasks, what was fitted for each where the model gives embeddings, and whether the cache had it. ConfigError
+    for unfit texts."""
     if model.task != "embedding" and list(data) != [UNNAMED]:
         raise ConfigError("named tasks need a body that gives embeddings: this model has a head of its own")
     tasks: list[Task] = []
@@ -99,11 +94,10 @@ def read_tasks(
         labels, split = model.labels, np.full(len(rows), 2, np.int8)
         fit_rows: list[tuple[int, ...]] = []
         classes = np.zeros(0, np.int64)
-        if model.task == "embedding" or choosing:
+        if model.task == "embedding":
             split = of.split
             chosen = np.flatnonzero(split == 0)
             fit_rows = [rows[i] for i in chosen]
-        if model.task == "embedding":
             labels = tuple(sorted(set(said)))
             classes = np.array([labels.index(said[i]) for i in chosen])
             if not len(chosen):

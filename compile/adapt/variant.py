@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +19,14 @@ from arlo.compile.adapt.merge import FAMILIES, PROTECTED, merging_body, pool_mer
 from arlo.compile.original import load_original
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import ROWS
+from arlo.compile.steps.export import traced
 from arlo.compile.steps.resolve import SourceModel
-from arlo.errors import CompileError, ConfigError
+from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-OPSET = 18
-PROMPTED: tuple[AdaptationKind, ...] = ("prompt", "prefix", "padding")
+PROMPTED: tuple[AdaptationKind, ...] = ("prompt", "prefix")
 KEPT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -100,21 +100,18 @@ def torch_head(head: Head | Heads) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What one variant merges or drops, or which prompts it has."""
+    """What one variant merges, or which prompts it has."""
 
     length: int
     merge: int  # tokens a layer
     schedule: tuple[int, ...]
     multiplications: float  # of the layers, a row
     kind: AdaptationKind = "merge"
-    chosen: bool = False  # layer by layer: `merge` a layer is its budget
 
     @property
     def count_name(self) -> str:
-        """As `m4`; `c4` of a chosen schedule with the budget of `m4`, `d4` of one that drops, `p4` of one with
-        prompts."""
-        letter = "p" if self.prompted else {"prune": "d"}.get(self.kind, "c" if self.chosen else "m")
-        return f"{letter}{self.merge}"
+        """As `m4`; `p4` of one with prompts."""
+        return f"{'p' if self.prompted else 'm'}{self.merge}"
 
     @property
     def name(self) -> str:
@@ -125,11 +122,6 @@ class Plan:
     def prompted(self) -> bool:
         """Whether it has prompts."""
         return self.kind in PROMPTED
-
-    @property
-    def choosable(self) -> bool:
-        """Whether its schedule can be chosen layer by layer."""
-        return self.kind == "merge" and self.merge > 0
 
     @property
     def tokens(self) -> int:
@@ -148,12 +140,6 @@ def shape_of(model: SourceModel) -> tuple[int, int]:
     return int(config["num_hidden_layers"]), int(config["hidden_size"])
 
 
-def rescheduled(plan: Plan, schedule: Sequence[int], width: int) -> Plan:
-    """The same budget with a schedule [layers] that was chosen layer by layer."""
-    work = merged_multiplications(plan.length, schedule, width=width)
-    return dataclasses.replace(plan, schedule=tuple(schedule), multiplications=work, chosen=True)
-
-
 def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKind = "merge") -> Plan:
     """merge: tokens that go in a layer, or prompts that it has, whose work the caller knows.
 
@@ -163,27 +149,18 @@ def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKi
     if kind in PROMPTED:
         if model.task != "embedding":
             raise ConfigError("--prompts are trained on a body that gives embeddings")
-        if kind == "padding" and merge > length - PROTECTED:
-            raise ConfigError(
-                f"--prompts {merge}: a row of {length} tokens has at most {length - PROTECTED} free places: train "
-                "fewer prompts, or name a greater length"
-            )
         return Plan(length, merge, (merge,) * layers, 0.0, kind)
-    if kind == "prune":
-        if model.task == "token-classification":
-            raise ConfigError("--prune: there is no answer for a token that is dropped; use --merge")
-        if length - layers * merge <= PROTECTED:
-            raise ConfigError(
-                f"--prune {merge}: {length} tokens are too few to drop {merge} in each of {layers} layers"
-            )
-        work = merged_multiplications(length, [merge] * layers, width=width)
-        return Plan(length, merge, (merge,) * layers, work, kind="prune")
-    if clamped(length, layers, merge, protected=PROTECTED):
+    return merge_plan(length, merge, layers, width, PROTECTED)
+
+
+def merge_plan(length: int, merge: int, layers: int, width: int, protected: int) -> Plan:
+    """The variant that merges so many tokens a layer. ConfigError where a layer has too few for that."""
+    if clamped(length, layers, merge, protected=protected):
         raise ConfigError(
             f"--merge {merge}: {length} tokens are too few to merge {merge} away in each of {layers} layers: "
-            "merge fewer, or name a greater length"
+            "merge fewer, or name a greater length (of pictures: take larger ones)"
         )
-    schedule = merge_schedule(length, layers, merge, protected=PROTECTED)
+    schedule = merge_schedule(length, layers, merge, protected=protected)
     return Plan(length, merge, tuple(schedule), merged_multiplications(length, schedule, width=width))
 
 
@@ -215,7 +192,7 @@ def torch_variant(
 
         original = load_original(model, attention="eager")
     body = getattr(original, original.base_model_prefix, original)
-    merging = prompts(body) if prompts is not None else merging_body(body, plan.schedule, prune=plan.kind == "prune")
+    merging = prompts(body) if prompts is not None else merging_body(body, plan.schedule)
     names = [tensor.name for tensor in inputs_of(model, head)]
 
     class Variant(torch.nn.Module):
@@ -247,91 +224,34 @@ def torch_variant(
     return Variant().eval()
 
 
-def output_name(model: SourceModel, head: Head | Heads | None) -> str:
-    """Of what a variant gives."""
-    return "logits" if head is not None or model.task != "embedding" else "sentence_embedding"
-
-
-def export_onnx(
-    module: Any,
-    given: Sequence[Any],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    path: Path,
-    *,
-    of_tuple: bool = False,
-) -> Path:
-    """Write a torch module as an ONNX file that takes any number of rows; `given`: tensors of two rows, one an input.
-
-    of_tuple: the module takes its inputs as one variable list of arguments. CompileError when torch cannot export it.
-    """
-    with known_noise_silenced():
-        import torch
-
-        axes = tuple({0: torch.export.Dim(ROWS)} for _ in inputs)
-        try:
-            program = torch.onnx.export(
-                module,
-                tuple(given),
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=list(inputs),
-                output_names=list(outputs),
-                dynamic_shapes=(axes,) if of_tuple else axes,
-                verbose=False,
-            )
-        except Exception as error:  # the exporter raises many kinds
-            raise CompileError(f"adapt: torch.onnx cannot export {path.parent.name} ({error})") from error
-        assert program is not None
-        program.save(str(path), external_data=False)
-    return path
-
-
 def export_variant(
-    model: SourceModel,
-    plan: Plan,
-    variant: Any,
-    folder: Path,
-    *,
-    labels: Sequence[str],
-    output: str,
-    tasks: Mapping[str, Sequence[str]] | None = None,
+    model: SourceModel, head: Head | Heads | None, variant: Any, given: Mapping[str, NDArray[Any]], folder: Path
 ) -> Path:
-    """Write `model.onnx` for exactly `plan.length` tokens and any number of rows, and beside it what goes with it.
-
-    labels: of its one task; tasks: of each of several. CompileError when torch cannot export it.
-    """
+    """Write `model.onnx` for any number of rows, and beside it what goes with it. given: the inputs of two rows.
+    CompileError when torch cannot export it."""
     folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.onnx"
     with known_noise_silenced():
         import torch
 
-        names = [tensor.name for tensor in model.inputs]
-        ids = torch.full((2, plan.length), model.inputs[0].pad_value + 1, dtype=torch.int64)
-        mask = torch.ones_like(ids)
-        mask[1, plan.length // 2 :] = 0
-        given = [{"input_ids": ids, "attention_mask": mask}.get(name, torch.zeros_like(ids)) for name in names]
-        if tasks:
-            names.append(TASK)
-            given.append(torch.zeros(2, 1, dtype=torch.int64))
-        export_onnx(variant, given, names, (output,), folder / "model.onnx", of_tuple=True)
-    write_config(model, folder, labels, tasks)
-    for name in KEPT_FILES:
-        if (model.tokenizer_folder / name).is_file():
-            shutil.copyfile(model.tokenizer_folder / name, folder / name)
-    return folder / "model.onnx"
-
-
-def write_config(
-    model: SourceModel, folder: Path, labels: Sequence[str], tasks: Mapping[str, Sequence[str]] | None
-) -> None:
-    """config.json of a variant: the model's, with the classes that were fitted."""
+        axes = {0: torch.export.Dim(ROWS)}
+        tensors = [torch.from_numpy(array) for array in given.values()]
+        outputs = ["logits" if head is not None or model.task != "embedding" else "sentence_embedding"]
+        problem = f"adapt: torch.onnx cannot export {folder.name}"
+        program = traced(variant, tensors, list(given), outputs, axes=axes, problem=problem)
+        program.save(str(path), external_data=False)
     config = json.loads((model.folder / "config.json").read_text())
-    if tasks:
-        config["arlo_tasks"] = tasks
+    labels = head.labels if isinstance(head, Head) else model.labels
+    if isinstance(head, Heads):
+        config["arlo_tasks"] = head.labels
     elif labels:
         config["id2label"] = dict(enumerate(labels))
         config["label2id"] = {label: number for number, label in enumerate(labels)}
-    if tasks or labels:  # the fitted head is of one label a row
+    if head is not None or labels:  # the fitted head is of one label a row
         for field in ("problem_type", "sentence_transformers", "sbert_ce_default_activation_function"):
             config.pop(field, None)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    for name in KEPT_FILES:
+        if (model.tokenizer_folder / name).is_file():
+            shutil.copyfile(model.tokenizer_folder / name, folder / name)
+    return path

@@ -38,14 +38,13 @@ def merging_vit(body: Any, schedule: Sequence[int]) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.body = body
-            self.schedule = tuple(schedule)  # another one may take its place
 
         def forward(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             hidden = self.body.embeddings(pixels)
             size = torch.ones_like(hidden[:, :, 0])
             places = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
             kept = (places == 0).to(hidden.dtype).expand(hidden.shape[0], -1)
-            for layer, merged in zip(self.body.encoder.layer, self.schedule, strict=True):
+            for layer, merged in zip(self.body.encoder.layer, schedule, strict=True):
                 context, keys = _attention(layer.attention, layer.norm1(hidden), size)
                 hidden = hidden + layer.layer_scale1(context)
                 if merged:

@@ -34,6 +34,16 @@ class Runner(Protocol):
         """Compute the named outputs for inputs [rows, tokens]."""
 
 
+class SessionRunner:
+    """A `Runner` by a session of arlo.templates, or of ONNX Runtime."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        return dict(zip(outputs, self.session.run(list(outputs), dict(inputs)), strict=True))
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """What an engine is built with, beside the graph."""
@@ -42,9 +52,7 @@ class EngineSettings:
     device: Device = "cpu"
     backend: Backend = "python"
     compute_capabilities: tuple[str, ...] = DEFAULT_COMPUTE_CAPABILITIES  # of tensorrt-rtx
-    workspace_mb: int | None = None  # memory that TensorRT may use while it runs; None: its own default
     kinds: tuple[Kind, ...] = ()  # of torch
-    optimisation: int | None = None  # TensorRT's builder optimisation level, 0 to 5; None: its own default
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

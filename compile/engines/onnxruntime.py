@@ -15,17 +15,15 @@ import ctypes
 import gc
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from arlo.compile.cache import link_or_copy, tool_versions
-from arlo.compile.engines.interface import EngineSettings, Serving
+from arlo.compile.engines.interface import EngineSettings, Serving, SessionRunner
 from arlo.compile.engines.tensorrt_gpu import gpu_memory_used
 from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS, RuntimeSpec
 from arlo.errors import CompileError, ConfigError
@@ -38,18 +36,6 @@ _FP16_ON_CPU = (
     "ONNX Runtime computes fp16 in fp32 on the CPU: it is less exact there, no faster, and saves only disk space"
 )
 _BF16_UNCHECKED = "not opened here: ONNX Runtime runs bf16 on a GPU only"
-
-
-class OrtRunner:
-    """See `engine.Runner`. note: why a session on a GPU has no CUDA graph, else empty."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.note = session.note
-        self.graphs = session.graphs
-
-    def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        return dict(zip(outputs, self._session.run(outputs, inputs), strict=True))
 
 
 class OnnxRuntimeEngine:
@@ -107,7 +93,7 @@ class OnnxRuntimeEngine:
         gpu = self.settings.device == "cuda"
         if self.settings.backend == "python":
             lengths = ",".join(map(str, spec.profiles))
-            parameters = {"graph_lengths": lengths} if lengths else {}
+            parameters = {"lengths": lengths} if lengths else {}
             return Serving(backend="python", gpu=gpu, template="onnxruntime", parameters=parameters)
         # As in session.py: no TF32 in float32, and no more memory than is needed, as several runtimes share a GPU.
         return Serving(
@@ -149,10 +135,10 @@ class OnnxRuntimeEngine:
             notes.append(_FP16_ON_CPU)
         return {"share": linked, "checked_on": device, "notes": notes}
 
-    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> OrtRunner:
+    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> SessionRunner:
         if reason := self.cannot_run():
             raise CompileError(f"{spec.title} cannot run here: {reason}")
-        return OrtRunner(_session(folder, spec, device=self.settings.device, threads=threads))
+        return SessionRunner(_session(folder, spec, device=self.settings.device, threads=threads))
 
     def memory_used(self) -> int | None:
         if self.settings.device != "cpu":

@@ -9,39 +9,20 @@ served by Triton's own backend of the same TensorRT version (native), or by our 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from arlo.compile.cache import code_version
-from arlo.compile.engines.interface import EngineSettings, Serving
+from arlo.compile.engines.interface import EngineSettings, Serving, SessionRunner
 from arlo.compile.engines.tensorrt_build import PLAN, build_plan
 from arlo.compile.engines.tensorrt_gpu import CURRENT, find_gpu, gpu_memory_used, known_capabilities, parse_capabilities
 from arlo.compile.engines.tensorrt_timing import TimingCache
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
 from arlo.errors import CompileError, ConfigError, EnvironmentProblem
 
-if TYPE_CHECKING:
-    from arlo.templates.tensorrt.session import Session
-
 RTX = "tensorrt-rtx"
 _CODE = tuple(f"engines/tensorrt{part}" for part in ("", "_build", "_gpu", "_timing"))
 _LEAST_VERSION = {"tensorrt": (10, 0), RTX: (1, 2)}
-
-
-class TensorRtRunner:
-    """See `engine.Runner`. note: why a CUDA graph is not used, else empty."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.note = session.note
-
-    def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """Compute the named outputs for inputs [rows, tokens]."""
-        return dict(zip(outputs, self._session.run(outputs, inputs), strict=True))
 
 
 class TensorRtEngine:
@@ -52,10 +33,6 @@ class TensorRtEngine:
     def __init__(self, name: str, settings: EngineSettings) -> None:
         """name: tensorrt or tensorrt-rtx. ConfigError when the settings do not suit it."""
         self.name = name
-        if settings.optimisation is not None and not 0 <= settings.optimisation <= 5:
-            raise ConfigError(f"the optimisation level must be 0 to 5, not {settings.optimisation}")
-        if settings.workspace_mb is not None and settings.workspace_mb < 1:
-            raise ConfigError(f"workspace_mb must be 1 or more, not {settings.workspace_mb}")
         capabilities: tuple[str, ...] = ()
         if name == RTX:
             if settings.backend == "native":
@@ -108,8 +85,6 @@ class TensorRtEngine:
         return {
             "precision": self.settings.precision,
             "compute_capabilities": list(self.settings.compute_capabilities),
-            "workspace_mb": self.settings.workspace_mb,
-            "optimisation": self.settings.optimisation,
             "gpu": self.device() if bound else "",
             "code": code_version(*_CODE),
         }
@@ -151,7 +126,7 @@ class TensorRtEngine:
             timing=timing,
         )
 
-    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> TensorRtRunner:
+    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> SessionRunner:
         """Open `model.plan` on the first GPU and run its usual shapes once. CompileError when this machine cannot."""
         if reason := self.cannot_run():
             raise CompileError(f"{spec.title} cannot run here: {reason}")
@@ -162,7 +137,7 @@ class TensorRtEngine:
             session.warm_up()
         except (ImportError, RuntimeError) as error:
             raise CompileError(f"{spec.title} does not run here: {error}") from error
-        return TensorRtRunner(session)
+        return SessionRunner(session)
 
     def memory_used(self) -> int | None:
         """Bytes of the first GPU that are in use, by whomever; None where CUDA does not tell."""

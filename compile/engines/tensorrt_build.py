@@ -92,14 +92,13 @@ def build_plan(
 
 def profile_shapes(spec: RuntimeSpec) -> list[tuple[Shape, Shape, Shape]]:
     """Least, usual and largest shape of all optimisation profiles. Usual is largest: that is where time is lost."""
-    most_rows = spec.max_batch
     if spec.shape == "static":
         bounds = [(spec.max_length, spec.max_length)]
     elif spec.shape == "dynamic":
         bounds = [(1, spec.max_length)]
     else:
         bounds = [(below + 1, length) for below, length in zip((0, *spec.profiles), spec.profiles, strict=False)]
-    return [((1, least), (most_rows, most), (most_rows, most)) for least, most in bounds]
+    return [((1, least), (spec.max_batch, most), (spec.max_batch, most)) for least, most in bounds]
 
 
 def _strongly_typed(trt: Any) -> int:
@@ -112,19 +111,17 @@ def _configure(trt: Any, builder: Any, network: Any, spec: RuntimeSpec, settings
     # Else float32 is multiplied with a precision of 10 bits.
     if hasattr(trt.BuilderFlag, "TF32"):
         config.clear_flag(trt.BuilderFlag.TF32)
-    if settings.workspace_mb is not None:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb << 20)
-    if settings.optimisation is not None:
-        config.builder_optimization_level = settings.optimisation
     if settings.compute_capabilities:  # of TensorRT-RTX
         config.num_compute_capabilities = len(settings.compute_capabilities)
         for index, name in enumerate(settings.compute_capabilities):
             if not config.set_compute_capability(getattr(trt.ComputeCapability, name), index):
                 raise CompileError(f"build: {trt.__name__} {trt.__version__} does not build for {name}: leave it out")
+    own = dict(spec.tensors)  # the same size for every row
     for least, usual, most in profile_shapes(spec):
         ranges = builder.create_optimization_profile()
         for index in range(network.num_inputs):
-            ranges.set_shape(network.get_input(index).name, least, usual, most)
+            name = network.get_input(index).name
+            ranges.set_shape(name, *((shape[0], *own.get(name, shape[1:])) for shape in (least, usual, most)))
         if config.add_optimization_profile(ranges) < 0:
             raise CompileError(f"build: {spec.title}: the shapes {least} to {most} do not suit the graph")
     return config
@@ -178,9 +175,10 @@ def _check_opset(graph: Path, title: str, product: str) -> int:
 
 
 def _check_inputs(trt: Any, network: Any, spec: RuntimeSpec, title: str) -> None:
-    expected = (spec.fixed.get(ROWS, -1), spec.fixed.get(TOKENS, -1))
+    own = dict(spec.tensors)
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
+        expected = (spec.fixed.get(ROWS, -1), *own.get(tensor.name, (spec.fixed.get(TOKENS, -1),)))
         if tensor.dtype != trt.DataType.INT64 or tuple(tensor.shape) != expected:
             raise CompileError(
                 f"{title}: the input {tensor.name} is {tensor.dtype.name} {list(tensor.shape)}, "

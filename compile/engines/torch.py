@@ -8,37 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.cache import link_or_copy, tool_versions
-from arlo.compile.engines.interface import EngineSettings, Precision, Serving
+from arlo.compile.engines.interface import EngineSettings, Serving, SessionRunner
 from arlo.compile.engines.onnxruntime import cpu_name, gpu_name, resident_bytes
 from arlo.compile.engines.tensorrt_gpu import gpu_memory_used
 from arlo.compile.spec import RuntimeSpec
 from arlo.errors import CompileError, ConfigError
-
-if TYPE_CHECKING:
-    from arlo.templates.torch.session import Session
 
 # Tokens of a padded batch from which its rows are packed. On an H100 (benchmarks/results/nvidia-h100) graphs of fewer
 # tokens take the same time padded or packed; on a CPU padding always costs.
 PACKED_FROM = {"cuda": 2048, "cpu": 0}
 
 
-class TorchRunner:
-    """See `interface.Runner`."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.note = session.note
+class TorchRunner(SessionRunner):
+    """It says what to do where code of transformers mixes precisions, say."""
 
     def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         try:
-            return dict(zip(outputs, self.session.run(outputs, inputs), strict=True))
-        except RuntimeError as error:  # code of transformers that mixes precisions, say
+            return super().run(inputs, outputs)
+        except RuntimeError as error:
             raise CompileError(
                 f"torch does not compute this model in {self.session.precision} ({error}): use --precision fp32, or "
                 "--engine onnxruntime"
@@ -132,16 +125,3 @@ class TorchEngine:
 
     def _kinds(self, spec: RuntimeSpec) -> tuple[str, ...]:
         return self.settings.kinds if spec.shape == "profiles" else (spec.shape,)
-
-
-def export_folder(source: Path, out: Path, precision: Precision = "fp32") -> Path:
-    """Write the model folder of a Hugging Face folder into `out`, without a repository around it; returns `out`."""
-    from arlo.compile.cache import Hasher
-    from arlo.compile.options import CompileOptions
-    from arlo.compile.steps.export_torch import export_torch
-    from arlo.compile.steps.resolve import resolve
-
-    out.mkdir(parents=True, exist_ok=True)
-    options = CompileOptions(source=source, out=out, engine="torch", precision=precision, lengths="auto")
-    export_torch(resolve(options, Hasher()), precision, out)
-    return out

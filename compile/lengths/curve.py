@@ -61,7 +61,7 @@ class SourcedCurve:
 
 
 def from_profile_file(path: Path, model: str, longest: int) -> SourcedCurve:
-    """The curve of `arlo profile`'s file; ConfigError when it does not reach `longest` tokens or has too few points."""
+    """The curve of `arlo compile profile`'s file; ConfigError when it ends below `longest` or has too few points."""
     from arlo.profiler import LatencyProfile  # brings gRPC, which a build has no other use for
 
     measured = LatencyProfile.load(path)
@@ -80,7 +80,7 @@ def from_profile(measured: LatencyProfile, longest: int) -> SourcedCurve:
             dynamic.append([(point.length, point.mean_us) for point in runtime.points if point.batch == 1])
         elif point := runtime.point(runtime.max_length, 1):
             static.append((runtime.max_length, point.mean_us))
-    return _of_runtimes(static, dynamic, longest, "latency profile", f"{measured.device}, by `arlo profile`")
+    return _of_runtimes(static, dynamic, longest, "latency profile", f"{measured.device}, by `arlo compile profile`")
 
 
 def from_manifest(manifest: Manifest, longest: int) -> SourcedCurve:
@@ -132,7 +132,7 @@ def _of_runtimes(static: Points, dynamic: Sequence[Points], longest: int, source
         )
     raise ConfigError(
         f"the latencies ({about}) are of too few lengths to choose from: compile with --lengths 64:{longest}:64 and "
-        "measure with `arlo profile` first"
+        "measure with `arlo compile profile` first"
     )
 
 
@@ -162,8 +162,8 @@ def assumed(longest: int, why: str) -> SourcedCurve:
         source="assumed",
         about=f"steps of {PAPER_STEP} tokens, {ASSUMED_OVERHEAD_TOKENS} + tokens, as published for BERT on GPUs",
         notes=(
-            f"the latency is assumed, not measured: {why}. On the machine that will serve it, run `arlo profile` and "
-            "build again with --latency-profile",
+            f"the latency is assumed, not measured: {why}. On the machine that will serve it, run "
+            "`arlo compile profile` and build again with --latency-profile",
         ),
     )
 

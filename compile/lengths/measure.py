@@ -136,16 +136,17 @@ def quickest(runner: Runner, inputs: dict[str, Any], output: str, *, own_time: b
     """Seconds of one run, and the share of a core that this process got meanwhile. own_time: seconds of the CPU."""
     runner.run(inputs, [output])  # the first run allocates
     times_s: list[float] = []
-    wall_s = cpu_s = 0.0
+    wall_s = busy_s = 0.0
     while len(times_s) < 3 or (len(times_s) < _MOST_RUNS and wall_s < _POINT_S):
-        start_s, start_cpu_s = monotonic_s(), _cpu_s()
+        start_s, start_cpu_s = monotonic_s(), cpu_s()
         runner.run(inputs, [output])
-        took_s, took_cpu_s = monotonic_s() - start_s, _cpu_s() - start_cpu_s
+        took_s, took_cpu_s = monotonic_s() - start_s, cpu_s() - start_cpu_s
         times_s.append(took_cpu_s if own_time else took_s)
-        wall_s, cpu_s = wall_s + took_s, cpu_s + took_cpu_s
-    return min(times_s), min(1.0, cpu_s / wall_s)
+        wall_s, busy_s = wall_s + took_s, busy_s + took_cpu_s
+    return min(times_s), min(1.0, busy_s / wall_s)
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
+    """Of this process, so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

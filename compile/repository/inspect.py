@@ -31,7 +31,6 @@ class TritonSide:
     instances: int
     kind: str  # CPU, GPU, MODEL, AUTO
     batching: bool  # Triton joins requests into batches
-    max_queue_size: int | None  # None: no limit
     warmups: int  # requests that Triton runs itself before the model is ready
 
 
@@ -163,15 +162,12 @@ def _config(path: Path) -> tuple[Any, str]:
 def _triton_side(config: Any) -> TritonSide:
     groups = list(config.instance_group)
     kind = type(groups[0]).Kind.Name(groups[0].kind).removeprefix("KIND_") if groups else "AUTO"
-    batching = config.HasField("dynamic_batching")
-    queue = config.dynamic_batching.default_queue_policy.max_queue_size if batching else 0
     return TritonSide(
         backend=_backend(config),
         max_batch_size=config.max_batch_size,
         instances=sum(group.count or 1 for group in groups) or 1,
         kind=kind,
-        batching=batching,
-        max_queue_size=queue or None,
+        batching=config.HasField("dynamic_batching"),
         warmups=len(config.model_warmup),
     )
 
@@ -245,11 +241,11 @@ def _next_steps(repository: Path, manifest: Manifest, broken: bool) -> list[str]
     stood_in = [r for r in manifest.runtimes if r.verification is not None and not r.verification.engine_ran]
     if stood_in:
         steps.append(
-            f"arlo verify {repository}: on a machine that runs the engines, as only their graphs were verified"
+            f"arlo compile verify {repository}: on a machine that runs the engines, as only their graphs were verified"
         )
     if any(not runtime.latency for runtime in manifest.runtimes):
-        steps.append(f"arlo profile {repository} --update: measure the latency on the device that will serve")
+        steps.append(f"arlo compile profile {repository} --update: measure the latency on the device that will serve")
     elif manifest.recommendation is None and not emulated and not missing(manifest):
-        steps.append(f"arlo profile {repository} --update: compare static runtimes with the dynamic one")
+        steps.append(f"arlo compile profile {repository} --update: compare static runtimes with the dynamic one")
     steps.append(f'arlo serve serve.toml: with repository = "{repository}" in [model]')
     return steps

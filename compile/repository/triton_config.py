@@ -34,7 +34,6 @@ def triton_config(job: Job, spec: RuntimeSpec) -> str:
         outputs=job.outputs,
         threads=job.options.threads,
         batcher=job.options.batcher,
-        max_queue_size=job.options.max_queue_size,
     )
 
 
@@ -46,13 +45,15 @@ def config_text(
     outputs: Sequence[OutputTensor],
     threads: int | None = None,
     batcher: bool = False,
-    max_queue_size: int = 0,
 ) -> str:
     """Text of config.pbtxt for one runtime, written through Triton's own message class.
 
     threads: of one instance, where it computes on the CPU; None: one. batcher: Triton joins requests itself, where a
-    batch may have several rows. max_queue_size: requests that may then wait in Triton before further ones are refused
-    as UNAVAILABLE; 0: no limit, which is better, see `_batching`.
+    batch may have several rows. Off unless it is asked for: the gateway sends batches, each one request, and what waits
+    in Triton cannot be put into another batch any more. Triton's own back-ends turn it on by themselves above one row,
+    unless Triton is started with --disable-auto-complete-config, as our workers are. No queue policy: with one Triton
+    2.51's batcher is not woken by a request that arrives before the one before has let go of the instance, and looks
+    again only after 500 ms. No preferred batch sizes: without a delay the batcher takes what waits.
     """
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2 as messages
@@ -84,7 +85,7 @@ def config_text(
     kind = messages.ModelInstanceGroup.KIND_GPU if serving.gpu else messages.ModelInstanceGroup.KIND_CPU
     config.instance_group.add(kind=kind, count=1, profile=serving.profiles)
     if batcher and spec.max_batch > 1:
-        _batching(config, max_queue_size)
+        config.dynamic_batching.SetInParent()
     _optimization(config, serving, spec, inputs)
     if native:
         _warm_up(config, spec, inputs)
@@ -99,27 +100,6 @@ def config_text(
 def _dims(tensor: InputTensor, tokens: int) -> list[int]:
     """Of a row."""
     return list(tensor.dims) if tensor.role == "tensor" else [tokens]
-
-
-def _batching(config: Any, max_queue_size: int) -> None:
-    """Triton's dynamic batching, and the bound of the queue where one is wanted.
-
-    Off unless it is asked for: the gateway sends batches, each one request, and what waits in Triton cannot be put
-    into another batch any more. Triton's own back-ends turn it on by themselves above one row, unless Triton is started
-    with --disable-auto-complete-config, as our workers are.
-
-    No queue policy by default: with one (max_queue_size, time-outs), Triton 2.51's batcher is not woken by a request
-    that arrives before the one before has let go of the instance, and looks again only after 500 ms. Measured with 5 ms
-    a batch, max_batch 4, 1 to 12 clients that wait for their answers: 769 of 43,200 requests above 400 ms, without a
-    policy none; requests per second at 1, 4, 8, 12 clients: 128, 299, 316, 267, without 188, 327, 485, 487. The price:
-    up to two batches an instance are formed ahead of time and run even when they are cancelled;
-    dispatch.inflight_limit bounds that, as it bounds what waits in Triton at all.
-
-    No preferred batch sizes: without a delay the batcher takes what waits, and no size is better than the next smaller.
-    """
-    config.dynamic_batching.SetInParent()
-    if max_queue_size:
-        config.dynamic_batching.default_queue_policy.max_queue_size = max_queue_size
 
 
 def _optimization(config: Any, serving: Serving, spec: RuntimeSpec, inputs: Sequence[InputTensor]) -> None:

@@ -1,22 +1,14 @@
-"""Which ids of a tokenizer begin a word, and which ids no pruning may take away."""
+"""Which ids of a tokenizer begin a word."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from arlo.catalog.words import Words
-
-NEGATIONS = (
-    *("not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "nowhere", "without", "cannot"),
-    *("can't", "won't", "don't", "doesn't", "didn't", "isn't", "aren't", "wasn't", "weren't", "hasn't", "haven't"),
-    *("hadn't", "wouldn't", "shouldn't", "couldn't", "hardly", "unless", "except"),
-)
-"""English words that turn a sentence around. Attention pays them little heed."""
 
 
 def words_of(tokenizer: Path | None) -> Words | None:
@@ -62,25 +54,3 @@ def _unknown(model: dict[str, Any]) -> str | None:
     """The unknown token; Unigram names it by its place."""
     place = model.get("unk_id")
     return model.get("unk_token") if place is None else str(model["vocab"][place][0])
-
-
-def keep_ids(tokenizer: Path, words: Iterable[str] = NEGATIONS) -> tuple[int, ...]:
-    """Ids that stand for `words`, ascending: all that they are spelled with, at the start of a text and within one.
-
-    More than the words themselves may be kept by it, as "can" of "can't"; that costs little, and a lost "not" much. Of
-    WordPiece only what begins a word: that keeps all of it, and "##s" says nothing by itself.
-    """
-    from tokenizers import Tokenizer
-
-    encoder = Tokenizer.from_file(str(tokenizer))
-    encoder.no_truncation()
-    encoder.no_padding()
-    known = words_of(tokenizer)
-    starts = known.table() if known is not None and known.kind == "wordpiece" else None
-    model = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]
-    kept: set[int] = set()
-    for word in words:
-        for text in (word, word.capitalize(), f" {word}"):
-            ids = encoder.encode(text, add_special_tokens=False).ids
-            kept |= {token for token in ids if starts is None or starts[token]}
-    return tuple(sorted(kept - {encoder.token_to_id(_unknown(model) or "")}))

@@ -7,7 +7,6 @@ CrossEncoder of sentence-transformers. An activation that a cross-encoder's fold
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Literal, cast
 
 from arlo.catalog.manifest import Activation
@@ -19,15 +18,15 @@ _OF_ROWS = ("sequence-classification", "reranker", "classification")
 
 
 def activations(
-    where: Path, config: Settings, saved: Settings, *, task: str, labels: int
+    config: Settings, saved: Settings, *, task: str, labels: int
 ) -> tuple[Activation | Literal[""], Activation | Literal[""]]:
-    """Of labels and of scores; empty where the task has no logits of labels. `config` is config.json of the folder
-    `where`, `saved` its config_sentence_transformers.json. ConfigError: it names an activation that is not known."""
+    """Of labels and of scores; empty where the task has no logits of labels. `config` is config.json of the folder,
+    `saved` its config_sentence_transformers.json. ConfigError: it names an activation that is not known."""
     if task == "token-classification":
         return "softmax", ""
     if task not in _OF_ROWS:
         return "", ""
-    own = _own(where, config, saved)
+    own = _own(config, saved)
     problem = config.get("problem_type")
     of_labels: Activation = "softmax"
     if problem == "regression":
@@ -37,7 +36,7 @@ def activations(
     return own or of_labels, own or ("sigmoid" if labels == 1 else "identity")
 
 
-def _own(where: Path, config: Settings, saved: Settings) -> Activation | None:
+def _own(config: Settings, saved: Settings) -> Activation | None:
     """The activation that the folder of a cross-encoder names, in the order in which CrossEncoder looks for it."""
     newer = Settings(config.read("sentence_transformers", OBJECT, None) or {}, config.path)
     named = saved.read("activation_fn", TEXT, None)
@@ -50,7 +49,7 @@ def _own(where: Path, config: Settings, saved: Settings) -> Activation | None:
     known = _TORCH.fullmatch(named)
     if known is None:
         raise ConfigError(
-            f"{where} names the activation {named!r}, which is not known: supported are torch.nn.Softmax, Sigmoid, "
-            "Identity and Tanh; name one of these in its config.json (sentence_transformers.activation_fn)"
+            f"{config.path.parent} names the activation {named!r}, which is not known: supported are torch.nn.Softmax, "
+            "Sigmoid, Identity and Tanh; name one of these in its config.json (sentence_transformers.activation_fn)"
         )
     return cast(Activation, known[2].lower())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,30 +90,21 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
         original = load_original(model, attention="eager")
         prepare_model(original, precision)
         wrapper = _wrap(model, original)
-        inputs = tuple(_example(model, wrapper.input_names))
+        inputs = _example(model, wrapper.input_names)
         axes: dict[int, Any] = {0: torch.export.Dim(ROWS)}
         if model.row_length is None:
             axes[1] = torch.export.Dim(TOKENS, max=model.positions)
-        try:
-            with torch.inference_mode():
-                shapes = [tuple(answer.shape) for answer in wrapper(*inputs)]
-            with contextlib.redirect_stderr(io.StringIO()):  # where it fails, torch prints the whole graph
-                program = torch.onnx.export(
-                    wrapper,
-                    inputs,
-                    dynamo=True,
-                    opset_version=OPSET,
-                    input_names=wrapper.input_names,
-                    output_names=wrapper.output_names,
-                    dynamic_shapes=(tuple(axes for _ in inputs),),
-                    verbose=False,
-                )
-        except Exception as error:  # the exporter raises many kinds
-            raise CompileError(
-                f"export: torch.onnx cannot export models of the type {model.model_type} ({_cause(error)}): choose a "
-                "model of another family (docs/models.md lists those that work), or give an ONNX file of it"
-            ) from error
-        assert program is not None
+        program = traced(
+            wrapper,
+            inputs,
+            wrapper.input_names,
+            wrapper.output_names,
+            axes=axes,
+            problem=f"export: torch.onnx cannot export models of the type {model.model_type}: choose a model of "
+            "another family (docs/models.md lists those that work), or give an ONNX file of it",
+        )
+        with torch.inference_mode():
+            shapes = [tuple(answer.shape) for answer in wrapper(*inputs)]
         program.save(str(folder / GRAPH), external_data=True)
         del program, wrapper, original
         _tidy(folder)
@@ -122,11 +113,41 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
     return {"outputs": outputs, "notes": notes}
 
 
-def _cause(error: BaseException) -> str:
-    """The first line of what went wrong underneath; the exporter's own errors are pages long."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+def traced(
+    module: Any,
+    given: Sequence[torch.Tensor],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    axes: Mapping[int, Any],
+    problem: str,
+) -> Any:
+    """The ONNX program of a torch module, which takes its inputs as one variable list of arguments.
+
+    given: an example of each input, whose `axes` are free. CompileError, `problem` and its cause, when torch fails.
+    """
+    import torch
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # where it fails, torch prints the whole graph
+            program = torch.onnx.export(
+                module,
+                tuple(given),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                dynamic_shapes=(tuple(dict(axes) for _ in given),),
+                verbose=False,
+            )
+    except Exception as failure:  # the exporter raises many kinds, pages long; the first line of the innermost says it
+        error: BaseException = failure
+        while error.__cause__ is not None:
+            error = error.__cause__
+        cause = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+        raise CompileError(f"{problem} ({cause})") from failure
+    assert program is not None
+    return program
 
 
 def _output_names(model: SourceModel) -> list[str]:

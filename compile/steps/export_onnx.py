@@ -224,10 +224,9 @@ def _name_axes(
 def _shapes(path: Path, source: SourceModel, rows: int, tokens: int) -> dict[str, tuple[int, ...]]:
     """Shapes of the outputs for an input of that size, as ONNX Runtime computes them."""
     import numpy as np
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    from arlo.templates.onnxruntime.session import open_session
+
     shape = (rows, tokens)
     feed = {
         tensor.name: np.stack([sample(tensor, (row,)) for row in range(rows)])
@@ -236,7 +235,7 @@ def _shapes(path: Path, source: SourceModel, rows: int, tokens: int) -> dict[str
         for tensor in source.inputs
     }
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = open_session(path, 1)
         answers = session.run(None, feed)
     except Exception as error:  # ONNX Runtime raises its own kinds
         raise CompileError(

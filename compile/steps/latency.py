@@ -14,7 +14,6 @@ batch: weights, and room for what is computed. Triton's process around it is not
 
 from __future__ import annotations
 
-import resource
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -24,9 +23,11 @@ from arlo.clock import monotonic_s
 from arlo.compile.cache import Entry, code_version
 from arlo.compile.engines.interface import Runner
 from arlo.compile.job import Job
+from arlo.compile.lengths.measure import cpu_s
 from arlo.compile.repository.triton_config import model_code
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.verify import pad_rows
+from arlo.profiler.points import default_batches
 
 _REPETITIONS = 9
 _BUDGET_S = 1.0  # for one point; at least three repetitions are made whatever they take
@@ -76,7 +77,7 @@ def latency_step(
         "engine": built.files,
         "serving": dict(engine.serving(spec).parameters),
         "lengths": measured,
-        "batches": _batches(spec.max_batch),
+        "batches": default_batches(spec.max_batch),
         "output": output,
         "device": device,
         "tools": engine.versions(),
@@ -97,7 +98,7 @@ def latency_step(
 
         if before is None:
             for length in measured:
-                for batch in _batches(spec.max_batch):
+                for batch in default_batches(spec.max_batch):
                     take((length, batch))
             for _ in range(ROUNDS):
                 for point in odd({point: us for point, (us, _) in found.items()}):
@@ -137,11 +138,6 @@ def points_of(entry: Entry) -> tuple[LatencyPoint, ...]:
     return tuple(LatencyPoint(length=p[0], batch=p[1], latency_us=p[2]) for p in entry.meta["points"])
 
 
-def _batches(max_batch: int) -> list[int]:
-    """1, 2, 4, ... and max_batch itself."""
-    return sorted({1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch} | {max_batch})
-
-
 def _growth_mb(before: int | None, after: int | None) -> int | None:
     """Rounded up; None where nothing was seen, as on a GPU that gave other memory back meanwhile."""
     if before is None or after is None or after <= before:
@@ -153,15 +149,10 @@ def _measure(runner: Runner, inputs: dict[str, Any], output: str) -> tuple[float
     """Seconds of one run, and the share of a core that this process got meanwhile."""
     runner.run(inputs, [output])  # the first run allocates
     times: list[float] = []
-    cpu_s = _cpu_s()
+    start_cpu_s = cpu_s()
     while len(times) < 3 or (len(times) < _REPETITIONS and sum(times) < _BUDGET_S):
         start = monotonic_s()
         runner.run(inputs, [output])
         times.append(monotonic_s() - start)
-    share = (_cpu_s() - cpu_s) / sum(times)
+    share = (cpu_s() - start_cpu_s) / sum(times)
     return statistics.quantiles(times, n=4, method="inclusive")[0], min(1.0, share)
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

@@ -279,16 +279,11 @@ class _Original:
                 torch.set_num_threads(before)
 
     def _run_onnx(self, batches: Sequence[Inputs], cores: int) -> list[dict[str, NDArray[np.float32]]]:
-        import onnxruntime
+        from arlo.templates.onnxruntime.session import open_session
 
         if self._loaded is None:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3
-            options.intra_op_num_threads = options.inter_op_num_threads = 1
             try:
-                self._loaded = onnxruntime.InferenceSession(
-                    str(_onnx(self._model)), options, providers=["CPUExecutionProvider"]
-                )
+                self._loaded = open_session(_onnx(self._model), 1)
             except Exception as error:  # ONNX Runtime raises its own kinds
                 raise CompileError(f"reference: ONNX Runtime does not open the original file ({error})") from error
         whole = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}  # what is none keeps its type

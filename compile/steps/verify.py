@@ -5,7 +5,7 @@ Cache key: the engine's files, the rows and answers, the precision, the toleranc
 Check: the bounds of `compare`, else CompileError names the length, what is wrong, where, and what to do.
 
 Where no device here runs the engine, the graph that it was built from is run by `stand_in` instead, which finds what
-is wrong with the graph, its precision and its shapes, but not a wrong kernel: `arlo verify` does, on the GPU machine.
+is wrong with the graph, its precision and its shapes, but not a wrong kernel: `arlo compile verify` does, on the GPU.
 """
 
 from __future__ import annotations

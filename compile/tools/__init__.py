@@ -1,1 +1,1 @@
-"""The commands `arlo compile`, `arlo inspect` and `arlo verify`."""
+"""The commands `arlo compile`, `arlo compile inspect` and `arlo compile verify`."""

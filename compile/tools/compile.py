@@ -39,7 +39,7 @@ examples:
   arlo compile ./my-bert --out repository
   arlo compile {DEMO_MODEL} --out minilm --name minilm --lengths 64:256:64
   arlo compile ./my-bert --out repository --engine tensorrt-rtx --precision fp16 --lengths auto
-  arlo compile ./my-bert --out repository --lengths auto --histogram my_lengths.csv --lengths-plot lengths.html
+  arlo compile ./my-bert --out repository --lengths auto --histogram my_lengths.csv
   arlo compile ./model.onnx --tokenizer ./my-bert --out repository
   arlo compile ./my-bert --out repository --max-batch 16 --plugin
   arlo compile ./my-bert --out repository --json | jq '.runtimes[] | {{max_length, latency_ms}}'
@@ -78,7 +78,7 @@ def _model(group: Any) -> None:
         nargs="?",
         const="all",
         help="add the output importance [rows, tokens]: the attention that each token receives, over all layers or the "
-        "last K. It costs time; only requests that name it get it (docs/signals.md)",
+        "last K. It costs time; only requests that name it get it (docs/compile.md)",
     )
     group.add_argument(
         "--confidence",
@@ -134,13 +134,6 @@ def _engine(group: Any) -> None:
         "--batcher", action="store_true", help="Triton joins requests itself ([dispatch] batching worker)"
     )
     group.add_argument(
-        "--max-queue-size",
-        metavar="N",
-        type=int,
-        default=0,
-        help="requests that wait in Triton, with --batcher; 0 (default): no limit",
-    )
-    group.add_argument(
         "--threads",
         metavar="N",
         type=int,
@@ -150,7 +143,7 @@ def _engine(group: Any) -> None:
         "--tolerance",
         metavar="X",
         type=float,
-        help="largest absolute difference to the original model (default: by precision, docs/verification.md)",
+        help="largest absolute difference to the original model (default: by precision, docs/compile.md)",
     )
 
 
@@ -191,11 +184,8 @@ def _lengths(group: Any) -> None:
         "--latency-profile",
         metavar="FILE",
         type=Path,
-        help="with auto, of lengths or batches: what `arlo profile` measured on the device that will serve, where this "
-        "machine cannot",
-    )
-    group.add_argument(
-        "--lengths-plot", metavar="FILE", type=Path, help="with auto: a page of what each further runtime would save"
+        help="with auto, of lengths or batches: what `arlo compile profile` measured on the device that will serve, "
+        "where this machine cannot",
     )
     group.add_argument(
         "--static",
@@ -225,7 +215,7 @@ def _work(group: Any) -> None:
         "--plugin",
         action="store_true",
         help="also write the logical model and Triton's backend for it: any Triton then serves all lengths as one "
-        "model (docs/plugin.md; `arlo triton` starts one)",
+        "model (docs/plugin.md; `arlo serve triton` starts one)",
     )
     group.add_argument("--json", action="store_true", help="print a summary as JSON; progress goes to standard error")
 
@@ -249,7 +239,6 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         max_batch=args.max_batch,
         memory_mb=args.memory_mb,
         batcher=args.batcher,
-        max_queue_size=args.max_queue_size,
         threads=args.threads,
         tolerance=args.tolerance,
         lengths=args.lengths if args.lengths in (None, "auto") else parse_lengths(args.lengths),
@@ -257,7 +246,6 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         max_length=args.max_length,
         histogram=args.histogram,
         max_runtimes=args.max_runtimes,
-        lengths_plot=args.lengths_plot,
         latency_profile=args.latency_profile,
         static=args.static,
         dynamic=args.dynamic,

@@ -1,4 +1,4 @@
-"""`arlo inspect`: what a repository holds, in words and tables."""
+"""`arlo compile inspect`: what a repository holds, in words and tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,9 @@ exactness and speed, what Triton will make of it, what is recommended on the dev
 measured on, and what to do next. Nothing is loaded and nothing is changed."""
 
 _EPILOG = """examples:
-  arlo inspect minilm                     explain it
-  arlo inspect minilm --check             and hash every file against the manifest
-  arlo inspect minilm --json | jq '.runtimes[] | {name, disagreements}'
+  arlo compile inspect minilm                     explain it
+  arlo compile inspect minilm --check             and hash every file against the manifest
+  arlo compile inspect minilm --json | jq '.runtimes[] | {name, disagreements}'
 
 Exit code 1 when Triton's configuration differs from the manifest, or --check finds a file missing or
 damaged (files that the manifest does not list are named, and no failure); 2 when there is no
@@ -100,9 +100,9 @@ def show(found: Inspection, problems: Sequence[FileProblem] | None, console: Con
     _advice(found, console)
     if problems is not None:
         _files(found, problems, console)
-    _section(console, "next")
+    say = _section(console, "next")
     for step in found.next_steps:
-        _line(console, step)
+        say(step)
 
 
 # --- parts ---
@@ -131,12 +131,12 @@ def _head(found: Inspection, console: Console) -> None:
 def _runtimes(found: Inspection, console: Console) -> None:
     from rich.table import Table
 
-    _section(console, "runtimes")
+    say = _section(console, "runtimes")
     groups: dict[str, list[str]] = {}
     for each in found.runtimes:
         groups.setdefault(_engine(each.runtime), []).append(each.runtime.name)
     for engine, names in groups.items():
-        _line(console, engine if len(groups) == 1 else f"{engine}: {', '.join(names)}")
+        say(engine if len(groups) == 1 else f"{engine}: {', '.join(names)}")
     batches = _some_batches(sorted({p.batch for each in found.runtimes for p in _full(each.runtime)}))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("  name", no_wrap=True)
@@ -159,89 +159,83 @@ def _runtimes(found: Inspection, console: Console) -> None:
     console.print(table)
     shared = max((each.shared_bytes for each in found.runtimes), default=0)
     if shared:
-        _line(console, f"size: without {_size(shared)} that runtimes share (hard links)")
+        say(f"size: without {_size(shared)} that runtimes share (hard links)")
     memory = bundle_memory_mb(found.manifest)
     if memory is not None:
         static = sum(not each.runtime.dynamic for each in found.runtimes)
-        _line(
-            console,
+        say(
             f"memory: once opened, with a full batch; all {static} static ones on one worker: "
-            f"{_size(memory * 10**6)}, and Triton's processes",
+            f"{_size(memory * 10**6)}, and Triton's processes"
         )
     if loads:
-        _line(console, "load: until a worker had loaded it, through Triton; a plan weighs it against what a move gains")
+        say("load: until a worker had loaded it, through Triton; a plan weighs it against what a move gains")
     devices = sorted({each.runtime.device for each in found.runtimes if each.runtime.latency})
     if devices:
-        _line(console, f"rows: ms of a batch of full length, measured on {'; '.join(devices)}")
+        say(f"rows: ms of a batch of full length, measured on {'; '.join(devices)}")
     unmeasured = [each.runtime.name for each in found.runtimes if not each.runtime.latency]
     if unmeasured:
-        _line(console, f"no latency was measured of {_some(unmeasured)}: no device at hand ran the engine")
+        say(f"no latency was measured of {_some(unmeasured)}: no device at hand ran the engine")
 
 
 def _exactness(found: Inspection, console: Console) -> None:
+    say = _section(console, "exactness")
     verified = [each.runtime.verification for each in found.runtimes if each.runtime.verification is not None]
-    _section(console, "exactness")
     wrong = [e.runtime.name for e in found.runtimes if not e.runtime.verification and e.runtime.engine != "emulated"]
     if wrong:
-        _line(console, f"[red]not verified, {_some(wrong)}: `arlo verify` found them wrong[/]", markup=True)
+        say(f"[red]not verified, {_some(wrong)}: `arlo compile verify` found them wrong[/]", markup=True)
     if not verified:
         if not wrong:
-            _line(console, "not verified: these runtimes were not built from a model")
+            say("not verified: these runtimes were not built from a model")
         return
     rows = sorted({each.rows for each in verified})
     ran_on = sorted({each.ran_on for each in verified if each.ran_on})
     where = f", on {'; '.join(ran_on)}" if ran_on else ""
-    _line(
-        console,
-        f"against the original model in float32, on {rows[0]}{f' to {rows[-1]}' if rows[1:] else ''} texts{where}",
-    )
-    _line(
-        console,
+    say(f"against the original model in float32, on {rows[0]}{f' to {rows[-1]}' if rows[1:] else ''} texts{where}")
+    say(
         f"largest difference {max(v.max_abs_diff for v in verified):.1e}; another padding or other rows beside "
-        f"it change an answer by at most {max(v.padding_diff for v in verified):.1e}",
+        f"it change an answer by at most {max(v.padding_diff for v in verified):.1e}"
     )
     cosines = [v.cosine for v in verified if v.cosine is not None]
     labels = [v.agreement for v in verified if v.agreement is not None]
     if cosines:
-        _line(console, f"lowest cosine {_down(min(cosines))}")
+        say(f"lowest cosine {_down(min(cosines))}")
     if labels:
-        _line(console, f"labels that are the same: {_down(min(labels) * 100)} %")
+        say(f"labels that are the same: {_down(min(labels) * 100)} %")
     stood_in = [
         e.runtime.name for e in found.runtimes if e.runtime.verification and not e.runtime.verification.engine_ran
     ]
     if stood_in:
-        _line(
-            console,
+        say(
             f"[yellow]*: the engines of {_some(stood_in)} were not run: no device here does; their graphs were[/]",
             markup=True,
         )
 
 
 def _triton(found: Inspection, console: Console) -> None:
-    _section(console, "in Triton")
+    say = _section(console, "in Triton")
     groups: dict[str, list[str]] = {}
     for each in found.runtimes:
         groups.setdefault(_summary(each), []).append(each.runtime.name)
     for text, names in groups.items():
-        _line(console, text if len(groups) == 1 else f"{text}: {', '.join(names)}")
+        say(text if len(groups) == 1 else f"{text}: {', '.join(names)}")
     if not found.disagreements:
-        _line(console, "[green]every config.pbtxt agrees with the manifest[/]", markup=True)
+        say("[green]every config.pbtxt agrees with the manifest[/]", markup=True)
     for text in found.disagreements:
-        _line(console, f"[red]{_safe(text)}[/]", markup=True)
+        say(f"[red]{_safe(text)}[/]", markup=True)
 
 
 def _advice(found: Inspection, console: Console) -> None:
     from arlo.planning.lengths.advice import missing
 
-    _section(console, "recommended")
+    say = _section(console, "recommended")
     advice = found.manifest.recommendation
     if advice is None:
         why = missing(found.manifest) or "nothing was compared"
-        _line(console, f"nothing: {why}")
+        say(f"nothing: {why}")
         return
     kind = "a static runtime per length" if advice.serve == "static" else "the dynamic runtime"
-    _line(console, f"[bold]{kind}[/], on {_safe(advice.device)}", markup=True)
-    _line(console, advice.why)
+    say(f"[bold]{kind}[/], on {_safe(advice.device)}", markup=True)
+    say(advice.why)
     console.print(_compared(advice))
 
 
@@ -268,19 +262,19 @@ def _compared(advice: Recommendation) -> Any:
 
 
 def _files(found: Inspection, problems: Sequence[FileProblem], console: Console) -> None:
-    _section(console, "files")
+    say = _section(console, "files")
     listed = sum(len(each.runtime.files) for each in found.runtimes)
     bad = [each for each in problems if each.problem != "extra"]
     if not bad:
-        _line(console, f"[green]all {listed} files are what the manifest says[/]", markup=True)
+        say(f"[green]all {listed} files are what the manifest says[/]", markup=True)
     for kind, colour in (("missing", "red"), ("damaged", "red"), ("extra", "yellow")):
         paths = [each.path for each in problems if each.problem == kind]
         for path in paths[:_SHOWN]:
-            _line(console, f"[{colour}]{kind}[/]  {_safe(path)}", markup=True)
+            say(f"[{colour}]{kind}[/]  {_safe(path)}", markup=True)
         if len(paths) > _SHOWN:
-            _line(console, f"[{colour}]{kind}[/]  and {len(paths) - _SHOWN} more", markup=True)
+            say(f"[{colour}]{kind}[/]  and {len(paths) - _SHOWN} more", markup=True)
     if bad:
-        _line(console, "build the repository again with `arlo compile`")
+        say("build the repository again with `arlo compile`")
 
 
 # --- words ---
@@ -305,9 +299,8 @@ def _summary(found: RuntimeFound) -> str:
         return "no configuration"
     kind = {"AUTO": "where Triton sees fit", "MODEL": "where the model says"}.get(triton.kind, f"on the {triton.kind}")
     parts = [f"backend {triton.backend}", f"{triton.instances} instance(s) {kind}"]
-    limit = "" if triton.max_queue_size is None else f", at most {triton.max_queue_size} waiting"
     if triton.batching:
-        parts.append(f"dynamic batching up to {triton.max_batch_size} rows{limit}")
+        parts.append(f"dynamic batching up to {triton.max_batch_size} rows")
     else:
         rows = f"up to {triton.max_batch_size} rows" if triton.max_batch_size > 1 else "one row"
         parts.append(f"{rows} a request")
@@ -363,13 +356,14 @@ def _safe(text: str) -> str:
     return escape(text)
 
 
-def _section(console: Console, title: str) -> None:
+def _section(console: Console, title: str) -> Callable[..., None]:
+    """Print a title; what is returned prints lines below it: indented, wrapped at words."""
     console.print(f"\n[bold]{title}[/]")
 
+    def say(text: str, *, markup: bool = False) -> None:
+        _wrapped(console, "  ", text if markup else _safe(text))
 
-def _line(console: Console, text: str, *, markup: bool = False) -> None:
-    """Indented, wrapped at words."""
-    _wrapped(console, "  ", text if markup else _safe(text))
+    return say
 
 
 def _row(console: Console, name: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`arlo verify`: every engine of a repository on this machine, against the answers that the build kept."""
+"""`arlo compile verify`: every engine of a repository on this machine, against the answers that the build kept."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ texts and answers that the build kept in reference.npz; the original model is no
 is written into arlo.json. For engines that were built where no GPU could run them."""
 
 _EPILOG = """examples:
-  arlo verify minilm                      every runtime; writes the results into minilm/arlo.json
-  arlo verify minilm --runtimes minilm_len64,minilm_len128
-  arlo verify minilm --dry-run --json     only look
+  arlo compile verify minilm                      every runtime; writes the results into minilm/arlo.json
+  arlo compile verify minilm --runtimes minilm_len64,minilm_len128
+  arlo compile verify minilm --dry-run --json     only look
 
 Files are compared with the hashes in the manifest first. Exit code 4 when a runtime is damaged or not exact;
 the others are verified and written all the same, and the manifest says of the failed one that it is not verified.

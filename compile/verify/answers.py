@@ -1,7 +1,7 @@
 """`reference.npz`: the texts that every runtime is verified with, and what the original model answers to them.
 
-It is written by `reference`, read by `verify` and `arlo verify`, and lies in the root of a repository, so that engines
-can be verified on another machine than the one that built them, without the original model.
+It is written by `reference`, read by `verify` and `arlo compile verify`, and lies in the root of a repository, so that
+engines can be verified on another machine than the one that built them, without the original model.
 
     ids, types     [all tokens]  token ids and token types of all rows, one after the other
     lengths        [rows]        tokens of each row

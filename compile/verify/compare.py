@@ -55,7 +55,7 @@ in the same shape and so in the same order: whatever the precision, nothing shou
 
 
 MOST_FLIPPED = 0.05
-"""Share of the rows of a model that merges or drops tokens that may be answered by another merge. Which of two equally
+"""Share of the rows of a model that merges tokens that may be answered by another merge. Which of two equally
 alike pairs goes is decided by rounding, which differs between devices and precisions."""
 
 
@@ -100,7 +100,7 @@ class Comparison:
     """Collects what one runtime answers.
 
     task: of the model. importance: what that output sums, where there is one; it has laws of its own. Scales are those
-    of the original over all given rows, so that a bound is the same for all. flips: the model merges or drops tokens,
+    of the original over all given rows, so that a bound is the same for all. flips: the model merges tokens,
     so that rows beyond the bound are counted as by another merge.
     """
 

@@ -8,14 +8,13 @@ fuses operations and then rounds less often: the stand-in is a little too strict
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from arlo.compile.cache import tool_versions
+from arlo.compile.engines.interface import SessionRunner
 from arlo.compile.spec import WEIGHTS
 from arlo.errors import CompileError
 
@@ -25,37 +24,20 @@ def stand_in_versions() -> dict[str, str]:
     return tool_versions("onnx", "onnxruntime")
 
 
-class StandIn:
-    """See `engine.Runner`."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-
-    def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        answers = self._session.run(list(outputs), dict(inputs))
-        return dict(zip(outputs, answers, strict=True))
-
-
-def open_stand_in(graph: Path, weights: Path, *, threads: int) -> StandIn:
+def open_stand_in(graph: Path, weights: Path, *, threads: int) -> SessionRunner:
     """Open a specialised graph, whose weights are the file `weights`, somewhere else. CompileError when it cannot."""
     import onnx
-    import onnxruntime
+
+    from arlo.templates.onnxruntime.session import open_session
 
     assert weights.name == WEIGHTS
-    proto = onnx.load(str(graph), load_external_data=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights.parent))
+    proto = rounded_after_each_node(onnx.load(str(graph), load_external_data=False)).SerializeToString()
+    place = {"session__model_external_initializers_file_folder_path": str(weights.parent)}
     try:
-        session = onnxruntime.InferenceSession(
-            rounded_after_each_node(proto).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = open_session(proto, threads, **place)
     except Exception as error:  # ONNX Runtime raises its own kinds
         raise CompileError(f"verify: ONNX Runtime does not open the graph in place of the engine ({error})") from error
-    return StandIn(session)
+    return SessionRunner(session)
 
 
 def rounded_after_each_node(proto: Any) -> Any:

@@ -15,14 +15,14 @@ from arlo.cascade.manifest import CascadeManifest
 from arlo.cascade.study import Study
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
-from arlo.simulator.cascade.engine import CascadeRun, Journeys
 from arlo.simulator.cascade.rows import Chosen, Drawn, draw, draw_by_length, read_study, rows_of, toward_reach
 from arlo.simulator.cascade.schemes import from_population, from_records, goes_on
+from arlo.simulator.cascade.served import Journeys, ServedCascade, scenario_of
 from arlo.simulator.profiles import latency_ms, load_profile
-from arlo.simulator.scenario.build import workload_of
+from arlo.simulator.scenario.build import Built, Parts, dispatch_of, workload_of
 from arlo.simulator.scenario.cascades import CascadeSection, ChangeSection, StageSection
 from arlo.simulator.scenario.file import ScenarioConfig
-from arlo.simulator.scenario.scenario import Fault, RuntimeModel, Workload
+from arlo.simulator.scenario.scenario import Dispatch, RuntimeModel, Workload
 
 LONGEST = 512  # of a stage of one latency
 DEFAULT_SLO_MS = 100.0
@@ -30,18 +30,6 @@ MOST_ROWS = 5_000_000
 SELECTED = 20_000  # rows of a population that schemes are chosen on
 POOL = 100_000  # of a change of reach
 TEST = 2
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """A simulation, and what a reader of its results should know."""
-
-    run: CascadeRun
-    workload: Workload
-    scheme: str
-    names: tuple[str, ...]  # of the stages that the scheme uses
-    marks_s: tuple[float, ...]
-    notes: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +55,12 @@ class OfPopulation(Protocol):
 
 
 def build(
-    config: ScenarioConfig, *, of_records: OfRecords = from_records, of_population: OfPopulation = from_population
+    config: ScenarioConfig,
+    *,
+    name: str = "",
+    record: bool = False,
+    of_records: OfRecords = from_records,
+    of_population: OfPopulation = from_population,
 ) -> Built:
     """`of_records`, `of_population` choose what runs. ConfigError says what does not fit together."""
     workload = workload_of(config.workload, config.run.seed)
@@ -80,47 +73,41 @@ def build(
     chosen, stages, names, journeys, lengths, notes = made
     cluster, cascade = config.cluster, config.cascade
     at = [names[s] for s in chosen.stages]
-    workers = (cluster.workers,)
+    workers: tuple[int, ...] = (cluster.workers,)
     if cascade.workers and len(at) == len(names):
         workers = _of_stages(cascade.workers, names)
     longest = max(runtime.max_length for runtime in stages[chosen.stages[-1]])
     cut = lengths > longest
     if cut.any():
         notes = (*notes, f"{cut.mean():.2%} of the rows are cut to {longest} tokens, the longest that the stages take")
-    faults = tuple(
-        Fault(at_s=f.at_s, worker=f.worker, kind=f.kind, restart_s=f.restart_s, factor=f.factor) for f in config.fault
-    )
-    marks = tuple(sorted({change.at_s for change in config.change} | {fault.at_s for fault in faults} - {0.0}))
-    watts = (cascade.watts[0], cascade.watts[1]) if cascade.watts else None
-    run = CascadeRun(
-        stages=[stages[s] for s in chosen.stages],
-        workers=workers,
-        rules=chosen.rules,
-        journeys=journeys,
-        arrived_ns=load.arrived_ns,
-        lengths=np.minimum(lengths, longest).astype(np.int32),
-        slo_ms=DEFAULT_SLO_MS if cluster.slo_ms is None else cluster.slo_ms,
-        timeout_ms=cluster.timeout_ms,
-        batching=config.dispatch.batching,
+    fields = Parts(config, name=name or config.run.name or cascade.scheme, record=record).fields
+    del fields["workers"]
+    marks = tuple(sorted({each.at_s for each in config.change} | {fault.at_s for fault in config.fault} - {0.0}))
+    served = ServedCascade(
         auto_price=cascade.price == "auto" and cascade.scheme == "arlo",
-        margin_ms=cascade.margin_ms,
-        seed=config.run.seed,
-        warmup_s=config.run.warmup_s,
-        overhead_ms=cluster.overhead_ms,
-        hop_out_ms=cluster.hop_out_ms,
-        hop_back_ms=cluster.hop_back_ms,
-        retries=cluster.retries,
-        noise_cv=cluster.noise,
-        faults=faults,
         marks_s=marks,
-        watts=watts,
+        watts=(cascade.watts[0], cascade.watts[1]) if cascade.watts else None,
         energy=_energy(config, chosen.stages),
     )
-    return Built(run=run, workload=workload, scheme=cascade.scheme, names=tuple(at), marks_s=marks, notes=notes)
+    scenario = scenario_of(
+        [stages[s] for s in chosen.stages],
+        chosen.rules,
+        journeys,
+        workload,
+        workers=workers,
+        names=at,
+        lengths=np.minimum(lengths, longest).astype(np.int32),
+        served=served,
+        slo_ms=DEFAULT_SLO_MS if cluster.slo_ms is None else cluster.slo_ms,
+        timeout_ms=cluster.timeout_ms,
+        dispatch=dispatch_of(config, Dispatch()),
+        **fields,
+    )
+    return Built(scenario=scenario, latencies=f"of {', '.join(at)}", notes=notes)
 
 
 def _energy(config: ScenarioConfig, stages: Sequence[int]) -> Sequence[Sequence[tuple[int, int, float]]]:
-    """What `arlo cascade energy` wrote of each of these stages; nothing where it has not of one."""
+    """What `arlo fit --objective energy` wrote of each of these stages; nothing where it has not of one."""
     if config.cascade.manifest is None:
         return ()
     of_all = [stage.energy_mj for stage in CascadeManifest.load(config.cascade.manifest).stages]
@@ -166,17 +153,11 @@ def _of_records(config: ScenarioConfig, load: _Load, choose: OfRecords) -> _Made
     of_arlo = chosen
     if any(change.reach != 1 for change in config.change):
         of_arlo = from_records(study, dataclasses.replace(cascade, scheme="arlo"), seed=config.run.seed)
-    others = {
-        change.data: read_study(cascade.manifest, change.data, change.records or cascade.records)
-        for change in config.change
-        if change.data
-    }
     by_workload = cascade.lengths == "workload"
-    parts = []
+    parts, test = [], study.of(TEST)
     lengths = np.array(load.lengths, np.int64)
     rng = np.random.default_rng(config.run.seed)
     for change, rows in _phases(config, load):
-        test = (study if change.data is None else others[change.data]).of(TEST)
         weights = _weights(test, of_arlo, change)
         if by_workload:
             if weights is not None:

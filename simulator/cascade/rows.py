@@ -16,7 +16,7 @@ from arlo.cascade.search.ensemble import table_of
 from arlo.cascade.spec import Rules
 from arlo.cascade.study import Study, load_study, stage_answers
 from arlo.errors import ConfigError
-from arlo.simulator.cascade.engine import Journeys
+from arlo.simulator.cascade.served import Journeys
 from arlo.simulator.scenario.cascades import StageSection
 
 BINS = 8  # of lengths, that records are drawn by
@@ -88,7 +88,7 @@ def read_study(manifest: Path, data: Path, records: Path | None) -> Study:
     """The records of a cascade.json. ConfigError where it has no points, or texts or records are missing."""
     cascade, texts = CascadeManifest.load(manifest), read_data(data)
     if cascade.data is None:
-        raise ConfigError(f"{manifest} has no operating points yet: run `arlo cascade search`")
+        raise ConfigError(f"{manifest} has no operating points yet: run `arlo fit`")
     folder = manifest if manifest.is_dir() else manifest.parent
     found = Records(records or folder / "records", texts)
     return load_study(cascade, folder, texts, found, shares=cascade.data.split, seed=cascade.data.seed)

@@ -1,9 +1,9 @@
 """Latency profiles of models: estimated from the paper, derived from published tables, or measured.
 
-profile = load_profile("bert-base")                      # docs/latency-profiles.md lists the names
+profile = load_profile("bert-base")                      # docs/profiles.md lists the names
 profile.static_ms(512), profile.dynamic_ms(87)           # 4.86, 2.73
 profile.static_runtimes(max_lengths(8))                  # for a Scenario
-load_profile("model_repository")                         # what `arlo profile` measured
+load_profile("model_repository")                         # what `arlo compile profile` measured
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ SHORT_RATIO = 4.28  # latency at 512 over that of an input of 20 tokens
 TILT = (1 - BASE_SPAN / SHORT_RATIO) * STEP / (STEP - 20)  # share by which latency rises inside a step: 2.04 %
 _LARGEST_BATCH = 32
 
-# BERT-large over BERT-base at some length: name -> (ratio, tokens, why). docs/latency-profiles.md compares them.
+# BERT-large over BERT-base at some length: name -> (ratio, tokens, why). docs/profiles.md compares them.
 SCALES: dict[str, tuple[float, int, str]] = {
     "tables": (
         2.72,

@@ -1,6 +1,6 @@
 """How much slower a dynamic-shape runtime is than a static one of the very length: models, since the paper gives two
 numbers (section 2.2: "the minimum latency inflation is 1.22x and the maximum can be up to 3.56x", over all lengths of
-BERT-base and BERT-large) and not where they occur. docs/latency-profiles.md weighs them.
+BERT-base and BERT-large) and not where they occur. docs/profiles.md weighs them.
 """
 
 from __future__ import annotations

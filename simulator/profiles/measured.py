@@ -1,4 +1,4 @@
-"""Profiles that were measured: what `arlo compile` and `arlo profile` write into a model repository's manifest."""
+"""Profiles that were measured: what `arlo compile` and `arlo compile profile` write into a manifest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def from_manifest(path: Path, dynamic: str | None = None) -> Profile:
     compiled = [runtime for runtime in static_runtimes_measured(manifest) if runtime.latency]
     ranges = [runtime for runtime in manifest.runtimes if runtime.dynamic and runtime.latency]
     if not compiled and not ranges:
-        raise ConfigError(f"no runtime of {path} has a latency profile: measure them with `arlo profile`")
+        raise ConfigError(f"no runtime of {path} has a latency profile: measure them with `arlo compile profile`")
     static = tuple(_static_points(compiled))
     longest = max(runtime.max_length for runtime in [*compiled, *ranges])
     lengths = [runtime.max_length for runtime in compiled]
@@ -55,7 +55,7 @@ def from_manifest(path: Path, dynamic: str | None = None) -> Profile:
     return Profile(
         name=manifest.model,
         kind="measured",
-        source=f"{manifest.model}, {device}: measured by `arlo profile`; max_length between those compiled "
+        source=f"{manifest.model}, {device}: measured by `arlo compile profile`; max_length between those compiled "
         f"({', '.join(map(str, lengths)) or 'none'}) on the line between them.",
         slo_ms=_two_digits(SLO_SHARE * full_ms),
         max_length=longest,

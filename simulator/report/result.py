@@ -15,6 +15,17 @@ ENGINE_OUTCOMES = ("on_time", "late", "rejected", "expired", "failed")  # by the
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What is known of answers, where several models, or token counts, may give them. None: it is not known."""
+
+    accuracy: float | None = None  # of the answers: share that is right, or expected to be
+    utility: float | None = None  # that the answers on time earned; of a flow their accuracy, over all requests
+    degraded: float = 0.0  # share of the requests that were answered with less than was asked for
+    joules: float | None = None  # of a request, where it is not what busy workers drew
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # for JSON
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """A run's figures. Latencies are of answers (on_time and late), attainment is over all arrivals."""
 
@@ -45,6 +56,9 @@ class Result:
     bulk_rps: float  # answered
     bulk_mean_ms: float | None  # arrival to answer; None without one
     retried: int
+    figures: Figures = Figures()
+    joules: float | None  # of an answered request: what busy workers drew beyond idle; None: some watts are not known
+    joules_total: float | None
     replacements: int
     allocations: int  # solved
     wall_s: float
@@ -55,6 +69,11 @@ class Result:
     timeline: Mapping[str, NDArray[np.float64]]  # columns, one row per interval; see simulator/report/timeline.py
     columns: Mapping[str, NDArray[Any]] | None = None  # one row per request, when recorded
 
+    @property
+    def kept(self) -> float:
+        """Share of the requests that is on time, or that is not degraded: the smaller one."""
+        return min(self.slo_attainment, 1 - self.figures.degraded)
+
     def summary(self) -> dict[str, Any]:
         """The figures without arrays, for JSON; latencies and shares rounded to what is known of them."""
         figures: dict[str, Any] = {}
@@ -63,6 +82,13 @@ class Result:
                 continue
             value = getattr(self, field.name)
             if field.name == "models" and not value:
+                continue
+            if field.name.startswith("joules") and value is None and not self.figures.more:
+                continue
+            if field.name == "figures":
+                known = {name: getattr(value, name) for name in ("accuracy", "utility", "degraded")}
+                figures |= {name: _known(each) for name, each in known.items() if value.more}
+                figures |= _known(value.more)
                 continue
             if field.name in ("outcomes", "runtimes", "models"):
                 value = dict(value) if field.name == "outcomes" else [_plain(row) for row in value]
@@ -74,6 +100,15 @@ class Result:
 
 # Quantiles are known to 1 part in 1,000 (buckets of the engine's histogram), sums to the last bit.
 _DIGITS = {"p50_ms": 4, "p90_ms": 4, "p98_ms": 4, "p99_ms": 4}
+
+
+def _known(value: Any) -> Any:
+    """For JSON: numbers to six digits, None for what is not one."""
+    if isinstance(value, Mapping):
+        return {key: _known(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_known(each) for each in value]
+    return _rounded(value, 6) if isinstance(value, (float, np.number)) else value
 
 
 def _rounded(value: Any, digits: int) -> float | int | None:

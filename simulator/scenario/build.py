@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import Profile, load_profile
@@ -39,6 +39,16 @@ class Built:
 
 def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Built:
     """The scenario. ConfigError says what does not fit together."""
+    if config.of_a_cascade:
+        from arlo.simulator.cascade import build as cascades
+
+        return cascades.build(config, name=name, record=record)
+    if config.cluster.serves is not None:
+        from arlo.simulator.scenario import served
+
+        title = name or config.run.name or config.cluster.serves.stem
+        scenario = served.scenario_of(config, Parts(config, name=title, record=record))
+        return Built(scenario=scenario, latencies=config.cluster.serves.name)
     if config.model:
         return _of_several_models(config, name=name, record=record)
     cluster, batching = config.cluster, config.dispatch.batching
@@ -91,30 +101,16 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
     if any(runtime.dynamic for runtime in runtimes) and profile.dynamic_source:
         latencies += f" {profile.dynamic_source}"
     scenario = Scenario(
-        name=name or config.run.name or cluster.scheme,
         workload=workload,
         runtimes=runtimes,
-        workers=cluster.workers,
         slo_ms=cluster.slo_ms if cluster.slo_ms is not None else slo_ms,
-        dispatch=_dispatch(pieces.dispatch, config),
+        dispatch=dispatch_of(config, pieces.dispatch),
         allocate=_allocate(pieces.allocate, config, len(runtimes)),
-        scale=_scale(pieces.scale, config),
+        scale=scale_of(config, pieces.scale),
         bundle=cluster.bundle,
-        faults=tuple(
-            Fault(at_s=f.at_s, worker=f.worker, kind=f.kind, restart_s=f.restart_s, factor=f.factor)
-            for f in config.fault
-        ),
-        overhead_ms=cluster.overhead_ms,
-        hop_out_ms=cluster.hop_out_ms,
-        hop_back_ms=cluster.hop_back_ms,
         timeout_ms=cluster.timeout_ms,
         bulk_share=config.workload.bulk_share,
-        retries=cluster.retries,
-        noise_cv=cluster.noise,
-        warmup_s=config.run.warmup_s,
-        interval_s=config.run.interval_s,
-        seed=config.run.seed,
-        record=record,
+        **Parts(config, name=name or config.run.name or cluster.scheme, record=record).fields,
     )
     return Built(scenario=scenario, latencies=latencies, notes=tuple(_too_long(config, workload, runtimes)))
 
@@ -149,6 +145,47 @@ def _of_several_models(config: ScenarioConfig, *, name: str, record: bool) -> Bu
     return Built(scenario=scenario, latencies=latencies, notes=notes)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parts:
+    """What scenarios of every kind are made of."""
+
+    config: ScenarioConfig
+    name: str
+    record: bool
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of Scenario."""
+        run, cluster = self.config.run, self.config.cluster
+        return {
+            "name": self.name,
+            "workers": cluster.workers,
+            "faults": tuple(
+                Fault(at_s=f.at_s, worker=f.worker, kind=f.kind, restart_s=f.restart_s, factor=f.factor)
+                for f in self.config.fault
+            ),
+            "overhead_ms": cluster.overhead_ms,
+            "hop_out_ms": cluster.hop_out_ms,
+            "hop_back_ms": cluster.hop_back_ms,
+            "noise_cv": cluster.noise,
+            "warmup_s": run.warmup_s,
+            "seed": run.seed,
+            "record": self.record,
+        }
+
+    def dispatch(self, own: Dispatch) -> Dispatch:
+        """The request scheduler."""
+        return dispatch_of(self.config, own)
+
+    def scale(self) -> Scale:
+        """How the number of workers follows the load."""
+        return scale_of(self.config, Scale())
+
+    def workload(self, **changes: Any) -> Workload:
+        """The requests, of another [workload] by so much."""
+        return workload_of(dataclasses.replace(self.config.workload, **changes), self.config.run.seed)
+
+
 def workload_of(section: WorkloadSection, seed: int) -> Workload:
     """The requests of a scenario."""
     settings: dict[str, Any] = {
@@ -170,12 +207,11 @@ def _given_runtimes(sections: tuple[RuntimeSection, ...], scheme_name: str) -> t
         kind = "dynamic" if section.dynamic else "static"
         made.append(
             RuntimeModel(
-                name=section.name or f"{kind}-{section.max_length}",
+                name=f"{kind}-{section.max_length}",
                 max_length=section.max_length,
                 points=_points(section.points) or ((section.max_length, 1, float(section.latency_ms or 0)),),
                 max_batch=section.max_batch,
                 dynamic=section.dynamic,
-                inflight_limit=section.inflight_limit,
                 load_ms=section.load_ms,
                 truth=_points(section.truth) or None,
             )
@@ -200,13 +236,12 @@ def _points(points: tuple[tuple[float, ...], ...]) -> tuple[tuple[int, int, floa
     return tuple((int(length), int(batch), float(ms)) for length, batch, ms in points)
 
 
-def _dispatch(own: Dispatch, config: ScenarioConfig) -> Dispatch:
+def dispatch_of(config: ScenarioConfig, own: Dispatch) -> Dispatch:
+    """The request scheduler; `own`: what the scheme leaves open."""
     section = config.dispatch
-    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
-    values["policy"] = section.policy or own.policy
     if section.batching == "fifo":  # the order of arrival is that of late binding where all share one line
-        values |= {"policy": section.policy or "late", "batching": "fill"}
-    return dataclasses.replace(own, **values)
+        return dataclasses.replace(own, policy=section.policy or "late", batching="fill")
+    return dataclasses.replace(own, policy=section.policy or own.policy, batching=section.batching or own.batching)
 
 
 def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:
@@ -216,29 +251,25 @@ def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:
             f"allocation.instances needs one number for each of the {runtimes} runtimes, not {len(instances)}"
         )
     kind = section.kind or ("fixed" if instances else own.kind)
-    objective = section.objective or (own.objective if section.solver == "exact" else "paper")
-    by_kind = own.start if section.kind is None and not instances else {"even": "even", "global": "global"}.get(kind)
+    starts: dict[str, Literal["even", "global"]] = {"even": "even", "global": "global"}
+    by_kind = own.start if section.kind is None and not instances else starts.get(kind)
     return dataclasses.replace(
         own,
         kind=kind,
-        start=instances or section.start or by_kind or "first",
-        period_s=section.period_s,
-        solver=section.solver,
-        objective=objective,
+        start=instances or by_kind or "first",
+        period_s=own.period_s if section.period_s is None else section.period_s,
+        objective=section.objective or own.objective,
         replacement_s=section.replacement_s,
-        max_parallel=section.max_parallel,
-        min_gain=own.min_gain if section.min_gain is None else section.min_gain,
         shift=section.shift,
-        make_before_break=own.make_before_break if section.make_before_break is None else section.make_before_break,
     )
 
 
-def _scale(own: Scale, config: ScenarioConfig) -> Scale:
+def scale_of(config: ScenarioConfig, own: Scale) -> Scale:
+    """How the number of workers follows the load; `own`: what the scheme has."""
     section = config.scaling
     values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
     values["kind"] = own.kind if section.kind == "scheme" else section.kind
-    values["new_runtime"] = section.new_runtime or own.new_runtime
-    values["replan"] = config.cluster.scheme == "arlo" if section.replan is None else section.replan
+    values["replan"] = config.cluster.scheme == "arlo"
     return dataclasses.replace(own, **values)
 
 

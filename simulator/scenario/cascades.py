@@ -14,7 +14,7 @@ SINGLE = "single:"
 
 @section("cascade")
 class CascadeSection:
-    """A cascade in place of one model (docs/cascades.md): its rows come from records, where there is a `manifest`, else
+    """A cascade in place of one model (docs/flows.md): its rows come from records, where there is a `manifest`, else
     from a population that the [[stage]] describe. [workload], [cluster], [dispatch] and [[fault]] are as ever; there is
     nothing to allocate or to scale."""
 
@@ -46,9 +46,6 @@ class CascadeSection:
     price: Literal["off", "auto"] = option(
         default="off", doc="Under load, rows have to be less sure to end earlier; of the scheme arlo."
     )
-    margin_ms: float = option(
-        default=2.0, doc="A row that has an answer ends with it so long before its timeout.", unit="ms", minimum=0
-    )
     tolerance: float = option(
         default=0.01,
         doc="Accuracy that may be lost against the last stage.",
@@ -73,7 +70,7 @@ class CascadeSection:
     watts: tuple[float, ...] = option(
         default=(),
         doc="Of a worker that waits, and of one that executes: energy of a row is modelled by these. Without them by "
-        "what `arlo cascade energy` wrote of every stage, rows alone and no time that workers wait; else not told.",
+        "what `arlo fit` wrote of every stage, rows alone and no time that workers wait; else not told.",
         unit="W",
         minimum=0,
     )
@@ -163,19 +160,3 @@ class ChangeSection:
         minimum=0,
         maximum=100,
     )
-    data: Path | None = option(
-        default=None,
-        doc="Rows of other texts, recorded by the same stages.",
-        left_out="the same texts",
-        relation="with a manifest",
-    )
-    records: Path | None = option(
-        default=None,
-        doc="Where the records of these texts are: a folder has those of one file.",
-        left_out="`cascade.records`",
-        relation="with data",
-    )
-
-    def check_relations(self) -> None:
-        if self.records is not None and self.data is None:
-            raise FieldError("change", "records", "are of other texts: give data, too")

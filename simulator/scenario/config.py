@@ -12,12 +12,17 @@ from arlo.config.field import FieldError
 from arlo.config.load import line_of, nearest, read_section, read_text, read_toml, renamed, toml_key
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import profile_names
+from arlo.simulator.scenario import served
 from arlo.simulator.scenario.file import ARRAYS, SECTIONS, ScenarioConfig
 
 
 def load(path: Path) -> ScenarioConfig:
-    """Read and check a scenario file. ConfigError says what to change and where."""
-    return parse(read_text(path, "scenario"), base=path.absolute().parent, source=str(path))
+    """Read and check a scenario file, a flow file or one of token counts. ConfigError says what to change and where."""
+    text = read_text(path, "scenario")
+    raw = read_toml(text, str(path))
+    if kind := served.kind_of(raw):
+        return served.alone(path, kind)
+    return parse(text, base=path.absolute().parent, source=str(path))
 
 
 def parse(text: str, *, base: Path, source: str = "scenario") -> ScenarioConfig:

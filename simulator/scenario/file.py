@@ -86,6 +86,15 @@ class ScenarioConfig:
         if self.model:
             self._check_models()
         self._check_cascade()
+        if self.cluster.serves is not None:
+            self._check_served()
+        else:
+            for where, key, given in (
+                *(("dispatch", key, getattr(self.dispatch, key)) for key in ("router", "drop", "tokens")),
+                ("scaling", "kind", self.scaling.kind == "plan"),
+            ):
+                if given:
+                    raise FieldError(where, key, "goes with a flow, or with token counts: name one in cluster.serves")
         cluster, allocation, scaling = self.cluster, self.allocation, self.scaling
         duration_s = self.workload.duration_s
         if duration_s is None and self.workload.drawn:
@@ -169,9 +178,24 @@ class ScenarioConfig:
                     raise FieldError("stage", "pruned", "is of later stages: the first one gets the whole row")
             if len(self.stage) < 2:
                 raise FieldError("stage", "name", "is needed of two stages or more")
-        for change in self.change:
-            if change.data is not None and cascade.manifest is None:
-                raise FieldError("change", "data", "is of records: a population has none")
+
+    def _check_served(self) -> None:
+        ours = ("profile", "max_lengths", "max_batch", "dynamic")
+        for where, key, given in (
+            ("runtime", "max_length", self.runtime),
+            ("model", "name", self.model),
+            ("stage", "name", self.stage),
+            ("cascade", "manifest", self.cascade.manifest),
+            *(("cluster", key, getattr(self.cluster, key)) for key in ours),
+            ("cluster", "scheme", self.cluster.scheme != "arlo"),
+            ("dispatch", "policy", self.dispatch.policy),
+            ("dispatch", "batching", self.dispatch.batching == "fifo"),
+            ("allocation", "kind", self.allocation.kind),
+            ("allocation", "instances", self.allocation.instances),
+            ("workload", "bulk_share", self.workload.bulk_share),
+        ):
+            if given:
+                raise FieldError(where, key, "does not go with cluster.serves, which says what runs: leave it out")
 
     def of(self, model: ModelSection) -> ScenarioConfig:
         """The same of one of the models alone."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,15 @@ from numpy.typing import NDArray
 from arlo.catalog.manifest import LatencyPoint, Runtime
 from arlo.config.keeping import ControlConfig, ScalingConfig
 from arlo.config.model import DispatchConfig
+from arlo.planning.stages import proportional
+
+if TYPE_CHECKING:
+    from arlo import _core
+    from arlo.planning.planner import PlannerSettings
+    from arlo.simulator.report.result import Figures
 
 AllocationKind = Literal["periodic", "even", "global", "oracle", "fixed"]
-ScalingKind = Literal["none", "target", "headroom"]
+ScalingKind = Literal["none", "target", "headroom", "plan"]
 REPLACEMENT_S = 1.0  # where the profile does not know how long a load takes; the paper: about 1 s
 # What `arlo serve` does by default. A simulation does the same where nothing else is said, and why.
 _SERVED, _CONTROL, _SCALING = DispatchConfig(), ControlConfig(), ScalingConfig()
@@ -43,6 +49,32 @@ class Workload(Protocol):
         """One line: the parameters and where the data come from."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listed:
+    """A workload that is known: ns of the arrivals, ascending, and tokens of each (None: 1)."""
+
+    arrived_ns: NDArray[np.int64]
+    length: NDArray[np.int32] | None = None
+    name: str = "listed"
+
+    @property
+    def duration_s(self) -> float:
+        """Up to the last arrival."""
+        return (int(self.arrived_ns[-1]) + 1) / 1e9 if len(self.arrived_ns) else 0.0
+
+    def chunks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """All at once."""
+        yield self.arrived_ns, np.ones(len(self.arrived_ns), np.int32) if self.length is None else self.length
+
+    def expected(self) -> float:
+        """How many there are."""
+        return float(len(self.arrived_ns))
+
+    def describe(self) -> str:
+        """One line."""
+        return f"{len(self.arrived_ns)} requests in {self.duration_s:g} s"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeModel(Runtime):
     """A runtime with what only a simulation knows: what it really takes, and limits that are set by hand."""
@@ -57,6 +89,8 @@ class RuntimeModel(Runtime):
     inflight_limit: int | None = None  # rows; None: by the rule that serves, Dispatch.inflight_limit batches
     capacity: int | None = None  # M; None: by the rule that serves, from the believed latency and the SLO
     truth: tuple[tuple[int, int, float], ...] | None = None  # real latency; None: as believed
+    variant: int = 0  # of what is served, that it is one of
+    watts: float = 0.0  # that a worker draws beyond idle while it executes a batch; 0: not known
 
     def __post_init__(self) -> None:
         latency = tuple(LatencyPoint(length=at, batch=batch, latency_us=ms * 1000) for at, batch, ms in self.points)
@@ -151,6 +185,44 @@ class SharedModel:
     share: float = 1.0
 
 
+class Rows(Protocol):
+    """The requests of one run, whose figures they give at its end."""
+
+    plans: bool  # plans are made, whatever the workers hold
+
+    def feed(
+        self, arrived: NDArray[np.int64], length: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16] | None]:
+        """What the engine gets of the next requests: ns [n], tokens [n], variants [n] (None: all of the first)."""
+
+    def sample(self, planner: Any, now_s: float) -> None:
+        """Tells the planner what has arrived."""
+
+    def tell(self, planner: Any) -> None:
+        """A plan is in force."""
+
+    def figures(self) -> Figures:
+        """After the last request."""
+
+
+class Served(Protocol):
+    """What runs on the workers, where that is more than one model or several: a flow, a cascade, token counts."""
+
+    @property
+    def ahead(self) -> int:
+        """Batches sent to a worker at a time; 0: as Dispatch says."""
+
+    @property
+    def work_s(self) -> float:
+        """Worker-seconds that a request takes where there are workers enough."""
+
+    def planner(self, settings: PlannerSettings, scenario: Scenario) -> Any:
+        """What plans for it; None: nothing does."""
+
+    def begin(self, engine: _core.Simulation, scenario: Scenario) -> Rows:
+        """Prepares an engine that has the scenario's runtimes. ConfigError, ValueError for what makes no sense."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A run. Times in the units of their names."""
@@ -162,8 +234,9 @@ class Scenario:
     slo_ms: float
     dispatch: Dispatch = Dispatch()
     allocate: Allocate = Allocate()
-    bundle: Literal["one", "all"] = "one"  # the runtimes that a worker holds
+    bundle: Literal["one", "all", "variant"] = "one"  # the runtimes that a worker holds
     models: tuple[SharedModel, ...] = ()  # on the same workers; empty: there is one
+    served: Served | None = None  # None: the runtimes are of one model, or of `models`
     scale: Scale = Scale()
     faults: tuple[Fault, ...] = ()
     overhead_ms: float = 0.8  # section 5.2.1
@@ -178,8 +251,16 @@ class Scenario:
     seed: int = 0
     record: bool = False  # keep a row for each request
 
+    def on(self, workers: int) -> Scenario:
+        """The same on another number of workers, divided in the proportions that are given."""
+        start = self.allocate.start
+        if isinstance(start, str) or self.served is None:
+            return dataclasses.replace(self, workers=workers)
+        counts = tuple(proportional([1.0] * len(start), [float(each) for each in start], workers))
+        return dataclasses.replace(self, workers=workers, allocate=dataclasses.replace(self.allocate, start=counts))
+
     def of_runtimes(self) -> list[tuple[int, float]]:
         """Of each runtime, its model by number, and the model's SLO in ms."""
         if not self.models:
-            return [(0, self.slo_ms)] * len(self.runtimes)
+            return [(runtime.variant, self.slo_ms) for runtime in self.runtimes]
         return [(number, model.slo_ms) for number, model in enumerate(self.models) for _ in range(model.runtimes)]

@@ -9,7 +9,7 @@
     paper   Arlo as the paper has it: Algorithm 1, and every 120 s the allocation that minimises Eq. 1
     arlo    what Arlo ships: late binding, and an allocation that counts waiting
 
-Every field can be set; docs/latency-profiles.md says what is the paper's and what had to be chosen.
+Every field can be set; docs/profiles.md says what is the paper's and what had to be chosen.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from arlo.planning.placement.replacement import COVER_AFTER
 from arlo.simulator.profiles import Profile
 from arlo.simulator.scenario.scenario import Allocate, AllocationKind, Dispatch, RuntimeModel, Scale, Scenario, Workload
 
-Share = Literal["proportional", "work"]
 SCHEMES = {"st": "ST", "dt": "DT", "infaas": "INFaaS", "paper": "Arlo (paper)", "arlo": "Arlo (shipped)"}
 _POLICY = {"st": "uniform", "dt": "uniform", "infaas": "infaas", "paper": "rs", "arlo": "late"}
 
 _CONTROL, _GRACE_S = ControlConfig(), DispatchConfig().unavailable_grace_ms / 1000
 # What `arlo serve` does by default, but for its plans between two periods, which are asked for with `shift`.
-_SHIPPED = Allocate(
+SHIPPED = Allocate(
     min_gain=_CONTROL.min_gain,
     make_before_break=_CONTROL.make_before_break,
     max_unavailable=_CONTROL.max_unavailable,
@@ -82,31 +81,25 @@ def scheme(
     max_lengths: Sequence[int] | None = None,
     max_batch: int = 1,
     policy: str | Dispatch | None = None,
-    allocation: AllocationKind | Share | Sequence[int] | Allocate | None = None,
+    allocation: AllocationKind | Sequence[int] | Allocate | None = None,
     objective: str | None = None,
     scaling: bool | Scale = False,
-    packing: int | Literal["slo"] | None = None,
-    demand: Sequence[float] | None = None,
 ) -> Scheme:
     """The pieces of a scheme of SCHEMES. ConfigError for what does not fit together.
 
     `max_lengths`: of the static runtimes (default: multiples of the profile's step; `st` has the longest one only, `dt`
     a runtime for all). `policy`: of dispatch, by name or whole. `allocation`: a kind of Allocate, instances by runtime,
-    a whole Allocate, or `proportional` / `work`: fixed instances in proportion to `demand`, the requests of each length
-    bin, or to the time that they take. `objective`: of the periodic, global or oracle allocation. `scaling`: True for
-    the scheme's own, False for a fixed number of workers, or a Scale. `packing` (infaas): the
-    requests that are put on one instance before the next; default those that it executes at a time (max_batch), `slo`
-    those that it finishes within the SLO (M of Eq. 3).
+    or a whole Allocate. `objective`: of the periodic, global or oracle allocation. `scaling`: True for
+    the scheme's own, False for a fixed number of workers, or a Scale. infaas puts as many requests on an instance as it
+    executes at a time (max_batch) before it takes the next one.
     """
     if name not in SCHEMES:
         raise ConfigError(f"there is no scheme {name!r}{nearest(name, SCHEMES)}")
     if workers < 1:
         raise ConfigError(f"a cluster has at least 1 worker, not {workers}")
     runtimes = _runtimes(name, profile, max_lengths, max_batch)
-    if packing is not None and (name != "infaas" or (packing != "slo" and packing < 1)):
-        raise ConfigError("packing is for the scheme infaas: at least 1 request, or 'slo'")
-    if name == "infaas" and packing != "slo":
-        runtimes = tuple(dataclasses.replace(runtime, capacity=packing or max_batch) for runtime in runtimes)
+    if name == "infaas":
+        runtimes = tuple(dataclasses.replace(runtime, capacity=max_batch) for runtime in runtimes)
     return Scheme(
         name=name,
         title=SCHEMES[name],
@@ -114,9 +107,7 @@ def scheme(
         workers=workers,
         runtimes=runtimes,
         dispatch=policy if isinstance(policy, Dispatch) else Dispatch(policy=policy or _POLICY[name]),
-        allocate=_allocate(
-            name, runtimes=runtimes, workers=workers, allocation=allocation, objective=objective, demand=demand
-        ),
+        allocate=_allocate(name, runtimes=runtimes, workers=workers, allocation=allocation, objective=objective),
         scale=_scale(name, scaling),
     )
 
@@ -126,23 +117,6 @@ def max_lengths(n: int, longest: int = 512) -> tuple[int, ...]:
     if not 1 <= n <= longest:
         raise ConfigError(f"the number of runtimes is 1 to {longest}, not {n}")
     return tuple(round(longest * i / n) for i in range(1, n + 1))
-
-
-def shares(workers: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """`workers` in proportion to weights, by largest remainders (ties to the longer), at least one for the last."""
-    if workers < 1 or not weights or min(weights) < 0 or sum(weights) <= 0:
-        raise ConfigError(f"{workers} workers cannot be shared out by the weights {list(weights)}")
-    free = workers - 1
-    exact = [workers * weight / sum(weights) for weight in weights]
-    exact[-1] = max(0.0, exact[-1] - 1)
-    scale = free / sum(exact) if sum(exact) else 0.0
-    exact = [x * scale for x in exact]
-    parts = [int(x) for x in exact]
-    order = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], -i))
-    for i in order[: free - sum(parts)] if sum(exact) else []:
-        parts[i] += 1
-    parts[-1] += workers - sum(parts)
-    return tuple(parts)
 
 
 def _runtimes(name: str, profile: Profile, lengths: Sequence[int] | None, max_batch: int) -> tuple[RuntimeModel, ...]:
@@ -160,9 +134,8 @@ def _allocate(
     *,
     runtimes: tuple[RuntimeModel, ...],
     workers: int,
-    allocation: AllocationKind | Share | Sequence[int] | Allocate | None,
+    allocation: AllocationKind | Sequence[int] | Allocate | None,
     objective: str | None,
-    demand: Sequence[float] | None,
 ) -> Allocate:
     own = {"paper": "paper", "arlo": "queueing"}.get(name, "queueing")
     if isinstance(allocation, Allocate):
@@ -171,13 +144,8 @@ def _allocate(
         return allocation
     if allocation is None:
         allocation = "periodic" if name in ("paper", "arlo") else "even"
-    if allocation in get_args(Share):
-        if demand is None or len(demand) != len(runtimes):
-            raise ConfigError(f"allocation {allocation!r} needs the demand of each of the {len(runtimes)} length bins")
-        times = [runtime.points[0][2] if allocation == "work" else 1.0 for runtime in runtimes]
-        allocation = shares(workers, [q * ms for q, ms in zip(demand, times, strict=True)])
     if isinstance(allocation, str):
-        kinds = (*get_args(AllocationKind), *get_args(Share))
+        kinds = get_args(AllocationKind)
         if allocation not in kinds:
             raise ConfigError(f"there is no allocation {allocation!r}{nearest(allocation, kinds)}")
         if allocation == "fixed":
@@ -185,7 +153,7 @@ def _allocate(
         kind = cast(AllocationKind, allocation)
         starts: dict[str, Literal["even", "global"]] = {"even": "even", "global": "global"}
         return dataclasses.replace(
-            _SHIPPED if name == "arlo" else Allocate(),
+            SHIPPED if name == "arlo" else Allocate(),
             kind=kind,
             start=starts.get(kind, "first"),
             objective=objective or own,

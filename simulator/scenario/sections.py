@@ -11,22 +11,23 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from arlo.catalog.flow import DropName, RouterName
 from arlo.config.field import FieldError, Flag, option, same, section
-from arlo.config.keeping import ControlConfig, Objective, ScalingConfig, SolverName
+from arlo.config.keeping import ControlConfig, Objective, ScalingConfig
 from arlo.config.model import DispatchConfig, Policy
-from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scale, Scenario
+from arlo.simulator.scenario.scenario import Allocate, Scale, Scenario
 from arlo.traces.make import ArrivalsName
 
 # Defaults live in arlo/config/model.py; those that a simulation does not share with `arlo serve` are in scenario.py.
 # What depends on the scheme is left out here and set by it.
-_DISPATCH, _ALLOCATE, _SCALE = Dispatch(), Allocate(), Scale()
+_ALLOCATE, _SCALE = Allocate(), Scale()
 _RUN = {field.name: field.default for field in dataclasses.fields(Scenario)}
 
 SchemeName = Literal["arlo", "paper", "st", "dt", "infaas"]
 DEFAULT_DURATION_S = 120.0
 MOST_WORKERS = 100_000
 # What a trace brings along itself.
-TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "cv", "counts", "segment", "smooth_s")
+TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "cv", "counts", "segment")
 
 
 @section("run")
@@ -51,9 +52,6 @@ class RunSection:
         minimum=0,
         relation="below workload.duration_s",
         flag=Flag("S", "requests before are not counted"),
-    )
-    interval_s: float = option(
-        default=_RUN["interval_s"], doc="Resolution of what is shown over time.", unit="s", above=0
     )
 
 
@@ -144,9 +142,6 @@ class WorkloadSection:
         left_out="none",
         flag=Flag("NAME", "the rate follows a load that is shipped"),
     )
-    smooth_s: float | None = option(
-        default=None, doc="counts: seconds that a mean is taken over.", left_out="10", unit="s", above=0
-    )
     bulk_share: float = option(
         default=_RUN["bulk_share"],
         doc="Share of the requests, drawn one by one, that are of the class bulk: they have no SLO and fill what the "
@@ -157,15 +152,9 @@ class WorkloadSection:
     )
     trace: Path | None = option(
         default=None,
-        doc="A trace file, CSV or Parquet with arrived_at_s and length.",
+        doc="A trace file (CSV) with arrived_at_s and length.",
         left_out="drawn",
-        flag=Flag("FILE", "the requests of a trace (CSV or Parquet)"),
-    )
-    tokens: Literal["context", "generated", "total"] | None = option(
-        default=None,
-        doc="Which count of an Azure LLM trace is the length.",
-        left_out="its reader's",
-        flag=Flag("NAME", "lengths in an Azure LLM trace"),
+        flag=Flag("FILE", "the requests of a trace (CSV)"),
     )
 
     @property
@@ -195,16 +184,23 @@ class ClusterSection:
         default="arlo",
         doc="`arlo`: as it is shipped. `paper`: as it is published (Algorithm 1, Eq. 1). Its rivals: `st` pads "
         "everything to the longest, `dt` has one dynamic-shape runtime, `infaas` packs requests onto variants. Each "
-        "sets the defaults of [dispatch], [allocation] and [scaling]; docs/latency-profiles.md says how.",
+        "sets the defaults of [dispatch], [allocation] and [scaling]; docs/profiles.md says how.",
         flag=Flag("NAME", "arlo as it ships, paper as it is published, or a rival: st, dt, infaas", sweep=True),
     )
     profile: str | None = option(
         default=None,
         doc="Latencies of the runtimes: a name that `arlo simulate --profiles` lists, a repository with `arlo.json`, "
-        "or what `arlo profile` wrote.",
+        "or what `arlo compile profile` wrote.",
         left_out="`bert-base`",
         relation="not with [[runtime]]",
         flag=Flag("NAME", "latencies: the name of a latency profile, or a repository"),
+    )
+    serves: Path | None = option(
+        default=None,
+        doc="A flow file, or one of token counts: what the workers hold, and how long it takes. `arlo simulate FILE` "
+        "takes either by itself, too.",
+        left_out="one model, or several",
+        relation="in place of profile and [[runtime]]",
     )
     max_lengths: tuple[int, ...] = option(
         default=(),
@@ -227,13 +223,13 @@ class ClusterSection:
     bundle: Literal["one", "all"] = option(
         default=_RUN["bundle"],
         doc="What a worker holds: `one` runtime, as the paper has it, or `all` of them, any of which may run next. "
-        "With `all` there is nothing to allocate.",
+        "With `all` there is nothing to allocate. Of a flow, `one`: all runtimes of one variant.",
         relation="all: not with scaling, nor with st, dt and infaas",
         flag=Flag("NAME", "what a worker holds: one runtime, or all", sweep=True),
     )
     dynamic: str | None = option(
         default=None,
-        doc="Model of the latency of dynamic shapes; docs/latency-profiles.md has them.",
+        doc="Model of the latency of dynamic shapes; docs/profiles.md has them.",
         left_out="what was measured; `added` for profiles that are not measured",
         relation="with profile",
         flag=Flag("NAME", "model of the latency of dynamic shapes, for dt"),
@@ -270,9 +266,6 @@ class ClusterSection:
         above=0,
         flag=Flag("MS", "clients give up after this"),
     )
-    retries: int = option(
-        default=_RUN["retries"], doc="Times that a request is tried again whose worker failed.", minimum=0, maximum=1000
-    )
     noise: float = option(
         default=_RUN["noise_cv"],
         doc="Coefficient of variation of execution times (lognormal, mean 1, as 4,096 values, widened "
@@ -296,19 +289,8 @@ class RuntimeSection:
         doc="Measured latencies, `[[length, batch, ms], ...]`; linear between them.",
         relation="or latency_ms",
     )
-    name: str = option(
-        default="", doc="What tables and plots call it.", left_out="`static-` or `dynamic-`, and max_length"
-    )
     max_batch: int = option(default=1, doc="Rows that it executes at once.", unit="rows", minimum=1, maximum=4096)
     dynamic: bool = option(default=False, doc="Takes each length as it is instead of padding to max_length.")
-    inflight_limit: int | None = option(
-        default=None,
-        doc="Rows bound to one worker at a time.",
-        left_out="2 x max_batch, as at the gateway by default",
-        unit="rows",
-        minimum=1,
-        maximum=65536,
-    )
     load_ms: int | None = option(
         default=None,
         doc="Until a worker has loaded it: what a replacement takes, and what a plan weighs against its gain.",
@@ -350,25 +332,33 @@ class DispatchSection:
         left_out="that of the scheme, `late` for arlo",
         flag=Flag("NAME", "how an instance is chosen", sweep=True),
     )
-    batching: Literal["worker", "one", "fill", "deadline", "fifo"] = option(
-        default=_DISPATCH.batching,
+    batching: Literal["worker", "one", "fill", "deadline", "fifo"] | None = option(
+        default=None,
         doc="Who forms batches, of up to max_batch rows. `worker`: it joins the rows that have arrived, as Triton's "
         "batcher does. `one`: each row is executed alone. `fill`: the scheduler, of what waits and fits together. "
         "`deadline`: the same, as far as every row can be on time. `fifo`: batches in order of arrival, padded to "
         "their longest, on one dynamic runtime as quick as the static ones: what servers do that know no lengths.",
+        left_out="`worker`; of a flow `deadline` with drop = slack, else `fill`",
         relation="fifo: not with bundle = all",
         flag=Flag("NAME", "who forms batches: worker, one, fill, deadline, or the rival fifo", sweep=True),
     )
-    lambda_: float = same(DispatchConfig, "lambda_", default=_DISPATCH.lambda_)
-    alpha: float = same(DispatchConfig, "alpha", default=_DISPATCH.alpha)
-    max_peek: int = same(DispatchConfig, "max_peek", default=_DISPATCH.max_peek)
-    max_queued: int = same(
-        DispatchConfig,
-        "max_queued",
-        default=_DISPATCH.max_queued,
-        text="Rows waiting, in all. Further ones are refused at once.",
-        maximum=1_000_000_000,
-        but="The paper's queues have no bound, so the default is none that is ever reached.",
+    router: RouterName | None = option(
+        default=None,
+        doc="Which variants the rows of a flow go to.",
+        left_out="the flow's",
+        flag=Flag("NAME", "of a flow: price, plan or maf", sweep=True),
+    )
+    drop: DropName | None = option(
+        default=None,
+        doc="Which rows of a flow are given up.",
+        left_out="the flow's",
+        flag=Flag("NAME", "of a flow: slack, reroute, per_task, last or none", sweep=True),
+    )
+    tokens: str | None = option(
+        default=None,
+        doc="What chooses token counts: `price`, `printed`, `fixed:N`.",
+        left_out="`price`",
+        flag=Flag("NAME", "of token counts: price, printed, fixed:N", sweep=True),
     )
 
 
@@ -391,16 +381,12 @@ class AllocationSection:
         relation="their sum is cluster.workers",
         flag=Flag("N,N,...", "instances of each runtime, fixed"),
     )
-    start: Literal["even", "global", "first"] | None = option(
+    period_s: float | None = same(
+        ControlConfig,
+        "period_s",
         default=None,
-        doc="Without instances, at the start: even, for the whole workload's demand, or for the first period's.",
-        left_out="`even` and `global` for these kinds, else `first`",
-    )
-    period_s: float = same(
-        ControlConfig, "period_s", default=_ALLOCATE.period_s, flag=Flag("S", "between two allocations")
-    )
-    solver: SolverName = same(
-        ControlConfig, "solver", default=_ALLOCATE.solver, flag=Flag("NAME", "what solves for the allocation")
+        left_out=f"{_ALLOCATE.period_s:g}; of a flow its plan_period_s",
+        flag=Flag("S", "between two allocations"),
     )
     objective: Objective | None = same(
         ControlConfig,
@@ -417,45 +403,28 @@ class AllocationSection:
         minimum=0,
         flag=Flag("S", "to load another runtime"),
     )
-    max_parallel: int | None = option(
-        default=_ALLOCATE.max_parallel,
-        doc="Workers that change at a time.",
-        left_out="for the scheme arlo the shares that `arlo serve` has by default, else a tenth of them; at least 1",
-        minimum=1,
-    )
-    min_gain: float | None = same(
-        ControlConfig, "min_gain", default=None, left_out="what `arlo serve` has by default for the scheme arlo, else 0"
-    )
     shift: bool = same(
         ControlConfig,
         "early",
         default=_ALLOCATE.shift,
         but="`arlo serve` calls it `early`, and has it on; the paper plans by the period only.",
     )
-    make_before_break: bool | None = same(
-        ControlConfig,
-        "make_before_break",
-        default=None,
-        text="A worker serves on while it loads another runtime.",
-        left_out="true for the scheme arlo, as `arlo serve` does where a worker's memory holds two engines",
-    )
 
     def check_relations(self) -> None:
         if self.kind == "fixed" and not self.instances:
             raise FieldError("allocation", "instances", 'is needed with kind = "fixed": one number for each runtime')
-        if self.solver != "exact" and self.objective == "queueing":
-            raise FieldError("allocation", "solver", f'{self.solver} solves objective = "paper" only')
 
 
 @section("scaling")
 class ScalingSection:
     """How the number of workers follows the load."""
 
-    kind: Literal["none", "target", "headroom", "scheme"] = same(
+    kind: Literal["none", "target", "headroom", "plan", "scheme"] = same(
         ScalingConfig,
         "policy",
         default=_SCALE.kind,
         but="`scheme`: that of cluster.scheme, `target` for arlo and paper, `headroom` for the others.",
+        relation="plan: of a flow",
         flag=Flag("KIND", "how the number of GPUs follows the load", name="scaling", sweep=True),
     )
     min_workers: int = same(
@@ -475,39 +444,13 @@ class ScalingSection:
         but="A simulation has no count of its own that would be the limit.",
         flag=Flag("N", "never more GPUs"),
     )
-    scale_out_share: float = same(ScalingConfig, "scale_out_share", default=_SCALE.scale_out_share)
-    scale_in_share: float = same(ScalingConfig, "scale_in_share", default=_SCALE.scale_in_share)
-    scale_in_period_s: float = same(ScalingConfig, "scale_in_period_s", default=_SCALE.scale_in_period_s)
-    headroom: float = same(ScalingConfig, "headroom", default=_SCALE.headroom)
-    cooldown_s: float = same(
-        ScalingConfig,
-        "cooldown_s",
-        default=_SCALE.cooldown_s,
-        but="Shorter than that of `arlo serve`, as a simulated worker serves after start_s; the paper states none.",
-    )
-    window_s: float = option(
-        default=_SCALE.window_s, doc="Of the latency and the load that are looked at.", unit="s", above=0
-    )
     start_s: float = option(
         default=_SCALE.start_s, doc="From asking for a worker to its first request.", unit="s", minimum=0
-    )
-    new_runtime: Literal["longest", "least_headroom"] | None = option(
-        default=None,
-        doc="The runtime that a new worker loads: the longest, or the one whose own requests leave it the least spare "
-        "capacity, as INFaaS does.",
-        left_out="that of the scheme",
-    )
-    replan: bool | None = option(
-        default=None,
-        doc="Plan anew when the number of workers changes, as `arlo serve` does.",
-        left_out="true for the scheme arlo; the paper waits for the end of the period",
     )
 
     def check_relations(self) -> None:
         if self.max_workers < self.min_workers:
             raise FieldError("scaling", "max_workers", f"must be at least min_workers ({self.min_workers})")
-        if self.scale_in_share >= self.scale_out_share:
-            raise FieldError("scaling", "scale_in_share", f"must be below scale_out_share ({self.scale_out_share:g})")
 
 
 @section("fault")

@@ -1,7 +1,7 @@
 """A file with [tokens]: a body at several token counts, what queries are like, and how they are put together.
 
 Tables are [tokens], [[tokens.variant]], [tokens.accuracy], [tokens.bin_accuracy] and [[tokens.query]], and beside them
-[workload] as of any scenario (docs/tokens.md). An unknown key is an error with the nearest one that exists.
+[workload] as of any scenario (docs/adapt.md). An unknown key is an error with the nearest one that exists.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class TokenSpec:
     window_s: float = 1.0  # printed: that rates are of
     horizon_s: float = 5.0  # price: that rates are of, and in which what waits shall be through; some SLOs
     share: float = 1.0  # price: of the workers' time that may be sold
-    spread: float = 0.0  # of the logarithm of a factor on execution times
     watts: float = 0.0  # of counts without their own; 0: not known
     joule: float = 0.0  # price: utility of a joule that is not spent; 0: energy has no say
     workload: WorkloadSection = dataclasses.field(default_factory=WorkloadSection)
@@ -134,8 +133,6 @@ class TokenSpec:
         for name in ("window_s", "horizon_s", "share", "batch"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ConfigError(f"[tokens]: {name} must be above 0")
-        if not 0 <= self.spread <= 1:
-            raise ConfigError("[tokens]: spread must be from 0 to 1")
         if not all(0 <= watts <= MAX_WATTS for watts in (self.watts, *self.watts_of)):
             raise ConfigError(f"[tokens]: watts must be 0 to {MAX_WATTS}, also of a variant")
         if not 0 <= self.joule <= MAX_JOULE:

@@ -3,6 +3,25 @@
 
 #include <nanobind/nanobind.h>
 
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+namespace arlo {
+
+// The value of an enum, counted from 0, that has this name. Throws std::invalid_argument.
+template <typename Enum>
+Enum named(const std::string& name, std::initializer_list<const char*> names) {
+  int number = 0;
+  for (const char* each : names) {
+    if (name == each) return static_cast<Enum>(number);
+    ++number;
+  }
+  throw std::invalid_argument("unknown name '" + name + "'");
+}
+
+}  // namespace arlo
+
 namespace arlo::solve {
 void bind(nanobind::module_& m);
 }  // namespace arlo::solve

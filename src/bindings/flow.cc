@@ -8,10 +8,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -19,8 +17,7 @@
 
 #include "bindings/bind.h"
 #include "flow/cascade/cascade.h"
-#include "flow/cascade/drift.h"
-#include "flow/cascade/prune.h"
+#include "flow/rules/audit.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -31,7 +28,6 @@ namespace {
 template <typename T>
 using Rows = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const float, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using ByLength = std::vector<std::pair<std::int32_t, double>>;
 using RuleOf = std::tuple<std::string, ByLength, double, double>;  // kind, t, c, k
 
 template <typename T>
@@ -39,16 +35,6 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> array(std::vector<T> values) {
   auto* kept = new std::vector<T>(std::move(values));
   const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
   return {kept->data(), {kept->size()}, owner};
-}
-
-template <typename Kind>
-Kind named(const std::string& name, std::initializer_list<const char*> names) {
-  std::uint8_t number = 0;
-  for (const char* each : names) {
-    if (name == each) return static_cast<Kind>(number);
-    ++number;
-  }
-  throw std::invalid_argument("'" + name + "' is no known name");
 }
 
 using Onto = std::tuple<Rows<std::uint8_t>, std::vector<std::int64_t>, Rows<std::int64_t>>;
@@ -62,7 +48,9 @@ Rules rules(const std::vector<std::vector<RuleOf>>& prices, const std::vector<st
   made.start = start;
   for (const auto& price : prices) {
     auto& row = made.prices.emplace_back();
-    for (const auto& [kind, t, c, k] : price) row.push_back({named<Rule::Kind>(kind, {"hard", "soft"}), t, c, k});
+    for (const auto& [kind, t, c, k] : price) {
+      row.push_back({.rule = named<Guard::Rule>(kind, {"hard", "soft"}), .below = t, .c = c, .k = k});
+    }
   }
   made.skip = skip;
   made.prune = {alpha, mean_over == "all", to_level, min_words, alpha_max, most_removed};
@@ -70,11 +58,11 @@ Rules rules(const std::vector<std::vector<RuleOf>>& prices, const std::vector<st
   return made;
 }
 
-StageSpec stage(const std::string& kind, double t, const ByLength& by_length, const std::vector<double>& scale,
-                const std::vector<double>& bias, const std::vector<std::pair<double, double>>& curve,
-                const std::string& score, const std::string& over, bool squared,
-                const std::vector<std::uint32_t>& label_order, double weight) {
-  StageSpec made;
+Judge judge(const std::string& kind, double t, const ByLength& by_length, const std::vector<double>& scale,
+            const std::vector<double>& bias, const std::vector<std::pair<double, double>>& curve,
+            const std::string& score, const std::string& over, bool squared,
+            const std::vector<std::uint32_t>& label_order) {
+  Judge made;
   made.label_order = label_order;
   made.calibrator = {named<Calibrator::Kind>(kind, {"temperature", "vector", "dirichlet", "isotonic"}),
                      t,
@@ -85,7 +73,6 @@ StageSpec stage(const std::string& kind, double t, const ByLength& by_length, co
   made.score = named<Score>(score, {"max", "margin", "entropy", "output"});
   made.over = named<Over>(over, {"min", "mean", "q10"});
   made.squared = squared;
-  made.weight = weight;
   return made;
 }
 
@@ -103,23 +90,22 @@ void bind_values(nb::module_& m) {
           "mean_over"_a = "words", "to_level"_a = true, "min_words"_a = 4, "alpha_max"_a = 0.0, "most_removed"_a = 0.5,
           "ensemble"_a = "none", "start"_a = 0,
           "`prices`: [price][stage but the last] of (kind, [(tokens up to, threshold)], c, k).");
-  nb::class_<StageSpec>(m, "CascadeStage", "How confidence comes from what a stage answers.")
+  nb::class_<Judge>(m, "CascadeStage", "How confidence comes from what a stage answers.")
       .def(
           "__init__",
-          [](StageSpec* self, const std::string& kind, double t, const ByLength& by_length,
+          [](Judge* self, const std::string& kind, double t, const ByLength& by_length,
              const std::vector<double>& scale, const std::vector<double>& bias,
              const std::vector<std::pair<double, double>>& curve, const std::string& score, const std::string& over,
-             bool squared, const std::vector<std::uint32_t>& label_order, double weight) {
-            new (self)
-                StageSpec(stage(kind, t, by_length, scale, bias, curve, score, over, squared, label_order, weight));
+             bool squared, const std::vector<std::uint32_t>& label_order) {
+            new (self) Judge(judge(kind, t, by_length, scale, bias, curve, score, over, squared, label_order));
           },
           nb::kw_only(), "kind"_a = "temperature", "t"_a = 1.0, "by_length"_a = ByLength{},
           "scale"_a = std::vector<double>{}, "bias"_a = std::vector<double>{},
           "curve"_a = std::vector<std::pair<double, double>>{}, "score"_a = "max", "over"_a = "min",
-          "squared"_a = false, "label_order"_a = std::vector<std::uint32_t>{}, "weight"_a = 1.0)
+          "squared"_a = false, "label_order"_a = std::vector<std::uint32_t>{})
       .def(
           "confidence",
-          [](const StageSpec& self, const Table& logits, const Rows<std::int32_t>& length) {
+          [](const Judge& self, const Table& logits, const Rows<std::int32_t>& length) {
             const std::size_t labels = logits.shape(1);
             std::vector<double> made(logits.shape(0));
             std::vector<double> scratch;

@@ -8,7 +8,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -17,7 +16,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
-#include "flow/pipeline/guard.h"
+#include "flow/pipeline/edges.h"
 #include "flow/pipeline/pipeline.h"
 #include "simulate/engine.h"
 
@@ -37,16 +36,6 @@ using RowsOf = std::tuple<std::size_t, std::vector<std::uint8_t>, std::vector<St
 using DrawOf =
     std::tuple<std::string, std::vector<double>, std::vector<double>, std::vector<std::int32_t>, std::int32_t,
                std::vector<std::pair<std::int32_t, double>>>;  // kind, take, mean, counts, max, lengths
-
-template <typename Enum>
-Enum named(const std::string& name, std::initializer_list<const char*> names) {
-  int i = 0;
-  for (const char* one : names) {
-    if (name == one) return static_cast<Enum>(i);
-    ++i;
-  }
-  throw std::invalid_argument("unknown name '" + name + "'");
-}
 
 Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
           const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
@@ -88,9 +77,9 @@ simulate::Pipeline::Rows rows_of(const RowsOf& from) {
     stage.labels = labels;
     for (const auto& [edge, threshold, at_least, below, gain, of] : guards) {
       stage.guards.push_back({.edge = edge,
-                              .threshold = named<Guard::Threshold>(threshold, {"fixed", "price", "planned"}),
+                              .rule = named<Guard::Rule>(threshold, {"fixed", "soft", "price", "planned"}),
                               .at_least = at_least,
-                              .below = below,
+                              .below = below > 0 ? ByLength{{0, below}} : ByLength{},
                               .gain = gain,
                               .labels = of});
     }
@@ -174,7 +163,6 @@ void bind_pipeline(nb::class_<Engine>& engine) {
             if (rows) made.rows = flow::pipeline::rows_of(*rows);
             made.spec = spec;
             for (const auto& [kind, take, mean, counts, max, lengths] : edges) {
-              using flow::pipeline::named;
               made.edges.push_back(
                   {named<Pipeline::Children>(kind, {"constant", "ceil", "poisson", "empirical", "trace"}), take, mean,
                    counts, max, lengths});

@@ -308,8 +308,12 @@ void bind(nb::module_& m) {
           },
           "n"_a, "Least ns of each of the first n recent buckets.")
       .def(
-          "arrivals_by_length", [](const Engine& e) { return array(e.arrivals_by_length()); },
-          "Arrivals since the start, int64 [longest + 1].")
+          "arrivals_by_length",
+          [](const Engine& e, std::optional<dispatch::VariantId> v) {
+            return array(v ? e.arrivals_by_length(*v) : e.arrivals_by_length());
+          },
+          "variant"_a = nb::none(),
+          "Arrivals since the start, int64 [longest + 1], or visits of a variant of a pipeline.")
       .def("workers", &workers, nb::sig("def workers(self) -> dict[str, NDArray[numpy.int64]]"),
            "Columns, one row per worker: int64 arrays.")
       .def("runtimes", &runtimes, nb::sig("def runtimes(self) -> dict[str, NDArray[numpy.int64]]"),

@@ -10,7 +10,7 @@
 int main(int argc, char** argv) {
   constexpr const char* kUsage =
       "usage: arlo-gateway --config FILE [--check]\n\n"
-      "Arlo's gateway. FILE is the JSON that `arlo gateway CONFIG.toml` and `arlo serve` write "
+      "Arlo's gateway. FILE is the JSON that `arlo serve gateway CONFIG.toml` and `arlo serve` write "
       "(arlo.v1.GatewayConfig);\n"
       "--check only checks it. SIGTERM drains, a second signal ends at once.\n";
   const char* path = nullptr;

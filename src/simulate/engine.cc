@@ -43,6 +43,10 @@ const Histogram& Engine::latency() const { return impl_->accounts_.all.latency; 
 const Totals& Engine::totals(dispatch::VariantId variant) const { return impl_->accounts_.of(variant).totals; }
 const Histogram& Engine::latency(dispatch::VariantId variant) const { return impl_->accounts_.of(variant).latency; }
 const std::vector<std::int64_t>& Engine::arrivals_by_length() const { return impl_->by_length_; }
+const std::vector<std::int64_t>& Engine::arrivals_by_length(dispatch::VariantId variant) const {
+  need(impl_->roots_ && variant < impl_->roots_->totals.by_length.size(), "variant: there is no pipeline with it");
+  return impl_->roots_->totals.by_length[variant];
+}
 std::size_t Engine::workers() const { return impl_->fleet_.size(); }
 std::size_t Engine::runtimes() const { return impl_->fleet_.runtimes(); }
 std::int32_t Engine::queued() const { return impl_->scheduler_.queued(); }

@@ -47,8 +47,8 @@
 
 #include "dispatch/scheduler.h"
 #include "flow/cascade/spec.h"
-#include "flow/pipeline/guard.h"
 #include "flow/pipeline/pipeline.h"
+#include "flow/rules/guard.h"
 #include "simulate/histogram.h"
 #include "solve/tokens/chooser.h"
 
@@ -187,10 +187,10 @@ struct Pipeline {
   // wrong, sure and unsure on the same ones; so are its children.
   struct Rows {
     struct Stage {
-      std::vector<flow::pipeline::Guard> guards;  // of its edges and exits; empty: shares decide, as without rows
-      bool first = false;                         // one edge at most
-      std::vector<float> scores;                  // [guards, variants, rows]
-      std::vector<std::int32_t> labels;           // [variants, rows]
+      std::vector<flow::Guard> guards;   // of its edges and exits; empty: shares decide, as without rows
+      bool first = false;                // one edge at most
+      std::vector<float> scores;         // [guards, variants, rows]
+      std::vector<std::int32_t> labels;  // [variants, rows]
     };
     std::size_t count = 0;            // above 0
     std::vector<std::uint8_t> right;  // [prefixes, rows]: the answer of this way is
@@ -232,6 +232,7 @@ struct PipelineTotals {
   std::uint64_t fell_back = 0;                               // visits that an answer before them stood for
   std::uint64_t rerouted = 0;
   std::vector<std::uint64_t> visits;  // [variants], stage by stage: entered
+  std::vector<std::vector<std::int64_t>> by_length;  // [variants], index = tokens; those of the warm-up too
   // Of all roots, those of the warm-up too: visits of a variant that were answered, and of these those without
   // children; children that they had, by edge.
   struct Made {
@@ -308,6 +309,8 @@ class Engine {
   Recent take_recent(std::vector<std::uint64_t>& counts);
   [[nodiscard]] static TimeNs recent_bucket(std::size_t bucket);              // least value; 2^7 buckets to a doubling
   [[nodiscard]] const std::vector<std::int64_t>& arrivals_by_length() const;  // since the start, index = tokens
+  // The same of the visits of a variant of a pipeline.
+  [[nodiscard]] const std::vector<std::int64_t>& arrivals_by_length(dispatch::VariantId variant) const;
   [[nodiscard]] std::size_t workers() const;
   [[nodiscard]] WorkerView worker(WorkerId worker) const;
   [[nodiscard]] std::size_t runtimes() const;

@@ -169,9 +169,7 @@ class Engine::Impl {
     const auto [length, variant] = arrival;
     need(!tokens_ || variant < tokens_->queries.size(), "variant: none of the queries");
     const Slot slot = requests_.take(now_, length, variant);
-    const auto index = static_cast<std::size_t>(std::clamp(length, 0, dispatch::kMaxLength));
-    if (index >= by_length_.size()) by_length_.resize(index + 1);
-    ++by_length_[index];
+    count_length(by_length_, length);
     requests_[slot].whole = length;
     accounts_.arrived(requests_[slot]);
     if (roots_) {

@@ -18,6 +18,13 @@ inline std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// One more of so many tokens.
+inline void count_length(std::vector<std::int64_t>& by_length, std::int32_t tokens) {
+  const auto index = static_cast<std::size_t>(std::clamp(tokens, 0, dispatch::kMaxLength));
+  if (index >= by_length.size()) by_length.resize(index + 1);
+  ++by_length[index];
+}
+
 class Requests {
  public:
   explicit Requests(const Options& options)

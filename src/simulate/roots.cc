@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "flow/pipeline/edges.h"
 #include "simulate/checks.h"
 
 namespace arlo::simulate {
@@ -84,6 +85,7 @@ Roots::Roots(Pipeline pipeline, dispatch::Scheduler& scheduler, dispatch::Action
   for (const auto& stage : stages) variants += static_cast<std::int32_t>(stage.variants.size());
   totals.visits.resize(static_cast<std::size_t>(variants));
   totals.made.resize(static_cast<std::size_t>(variants));
+  totals.by_length.resize(static_cast<std::size_t>(variants));
   for (auto& made : totals.made) made.children.resize(given_.spec.edges.size());
 }
 
@@ -132,7 +134,8 @@ bool Roots::recorded_edges(Slot root, VisitId visit) {
     scores_.push_back(stage.scores[(g * variants + variant) * given_.rows->count + row(root)]);
   }
   flow::pipeline::take_edges(stage.guards, stage.first, variant, stage.labels[variant * given_.rows->count + row(root)],
-                             scores_, pipeline_, visit, taken_);
+                             scores_, {.row = requests_[root].number, .length = requests_[root].length}, pipeline_,
+                             visit, taken_);
   for (auto& t : taken_) t = stage.guards[static_cast<std::size_t>(t)].edge;
   return true;
 }
@@ -347,8 +350,10 @@ void Roots::enter(const Step& step, TimeNs now) {
   request.visit = step.visit;
   if (step.visit >= slot_of_visit_.size()) slot_of_visit_.resize(step.visit + std::size_t{1});
   slot_of_visit_[step.visit] = slot;
+  const auto variant = static_cast<std::size_t>(pipeline_.tree().variant_of(step.node, step.stage));
+  count_length(totals.by_length[variant], step.length);
   if (counts(root)) {
-    ++totals.visits[static_cast<std::size_t>(pipeline_.tree().variant_of(step.node, step.stage))];
+    ++totals.visits[variant];
     totals.rerouted += step.from >= 0 ? 1 : 0;
   }
   const auto admitted = scheduler_.arrive(slot,

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "gateway/desk/desk.h"
-#include "gateway/fleet/cascade.h"
 #include "gateway/fleet/fleet.h"
 #include "gateway/fleet/lane.h"
+#include "gateway/fleet/pipeline.h"
 #include "kserve.h"
 
 namespace arlo::gateway {
@@ -40,7 +40,7 @@ class TestCall final : public Call {
   int completed = 0;
 };
 
-class DeskRig final : private UpstreamListener, private ShadowListener {
+class DeskRig final : private UpstreamListener, private AuditListener {
  public:
   // `cascade`: in place of a pipeline, of its stages one after the other.
   explicit DeskRig(std::uint64_t seed, bool cascade = false)
@@ -293,7 +293,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
         auto* edge = pipeline->add_edges();
         edge->set_from(static_cast<std::uint32_t>(s));
         edge->set_to(-1);
-        edge->set_at_least(.8);
+        edge->mutable_guard()->set_at_least(.8);
       }
     }
     for (std::size_t s = 1; s < stages_.size(); ++s) {
@@ -316,9 +316,9 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
         }
       }
       if (stages_[s].anew && stages_[s].follows) {
-        edge->set_threshold(below(2) == 0 ? "price" : "planned");
+        edge->mutable_guard()->set_rule(below(2) == 0 ? "price" : "planned");
         for (std::uint64_t v = 0; v < stages_[static_cast<std::size_t>(stages_[s].parent)].variants; ++v) {
-          auto* gain = edge->add_gain();
+          auto* gain = edge->mutable_guard()->add_gain();
           for (const double x : {0.0, 1.0}) {
             gain->add_score(x);
             gain->add_gain(.6 - x);
@@ -335,8 +335,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
     if (cascade_) as_cascade(deployment);
     const auto wrong = [](const MaybeFault& fault) { return fault ? fault->message : std::string(); };
     ASSERT_EQ(wrong(check_deployment(deployment)), "");
-    ASSERT_EQ(wrong(check_pipelines(deployment)), "");
-    ASSERT_EQ(wrong(check_cascades(deployment)), "");
+    ASSERT_EQ(wrong(check_flows(deployment)), "");
     bool changed = false;
     ASSERT_EQ(wrong(fleet_.admit(deployment, &changed)), "");
     while (books_.size() < fleet_.variants()) books_.push_back(std::make_unique<Books>());
@@ -375,12 +374,10 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
     auto* point = cascade->add_points();
     point->set_name("usual");
     point->set_ensemble("none");
-    point->set_min_words(1);
     auto* price = point->add_prices();
     for (std::size_t s = 1; s < stages_.size(); ++s) {
       auto* rule = price->add_rules();
-      rule->set_kind("hard");
-      auto* t = rule->add_t();
+      auto* t = rule->add_below();
       t->set_length(kLongest);
       t->set_value(.9);
     }
@@ -480,16 +477,16 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
       }
       running_.emplace_back(upstream, upstream->write());
     }
-    for (const auto& [shadow, row] : effects.shadows) {
-      const auto fault = shadow->write(row);
+    for (const auto& [audit, row] : effects.audits) {
+      const auto fault = audit->write(row);
       EXPECT_FALSE(fault.has_value()) << fault->message;
-      shadow->received_ns = now;
-      shadow->deadline_ns = now + shadow->of().default_timeout_ns;
+      audit->received_ns = now;
+      audit->deadline_ns = now + audit->about().of->default_timeout_ns;
     }
     for (Call* call : effects.releases) call->let_go();
-    for (const auto& [shadow, row] : effects.shadows) {
+    for (const auto& [audit, row] : effects.audits) {
       Effects more;
-      desk_.submit(*shadow, now, more);
+      desk_.submit(*audit, now, more);
       run(more);
     }
     for (const auto& call : effects.calls) call();
@@ -501,9 +498,9 @@ class DeskRig final : private UpstreamListener, private ShadowListener {
   }
 
   void upstream_done(UpstreamCall& /*upstream*/, transport::Answer /*answer*/) override {}
-  void shadow_done(Shadow& shadow) override {
-    desk_.shadow_ended(shadow);
-    delete &shadow;
+  void audit_done(Audit& audit) override {
+    desk_.audit_ended(audit);
+    delete &audit;
   }
 
   const bool cascade_;

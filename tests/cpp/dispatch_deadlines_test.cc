@@ -32,38 +32,6 @@ class DeadlinesTest : public ::testing::Test {
   std::uint64_t admissions = 0;
 };
 
-TEST_F(DeadlinesTest, EarliestFirstAndTiesByAdmission) {
-  const RequestHandle late = wait(9);
-  const RequestHandle first = wait(5);
-  const RequestHandle second = wait(5);
-  wait(kNever);
-  EXPECT_EQ(deadlines.next(), 5);
-  EXPECT_EQ(deadlines.pop(requests, 4), kNone);
-  EXPECT_EQ(deadlines.pop(requests, 5), first);
-  EXPECT_EQ(deadlines.pop(requests, 5), second);
-  EXPECT_EQ(deadlines.pop(requests, 5), kNone);
-  EXPECT_EQ(deadlines.pop(requests, 9), late);
-  EXPECT_EQ(deadlines.next(), kNever);
-}
-
-TEST_F(DeadlinesTest, AnEndedWaitIsSkippedAlsoWhenItsHandleHasANewOwner) {
-  const RequestHandle gone = wait(5);
-  end(gone);
-  const RequestHandle heir = wait(8);
-  ASSERT_EQ(heir, gone);
-  EXPECT_EQ(deadlines.pop(requests, 7), kNone);
-  EXPECT_EQ(deadlines.pop(requests, 8), heir);
-}
-
-TEST_F(DeadlinesTest, ARequestThatWaitsAgainExpiresOnce) {
-  const RequestHandle h = wait(5);
-  start(h);
-  EXPECT_EQ(deadlines.pop(requests, 4), kNone);
-  again(h);
-  EXPECT_EQ(deadlines.pop(requests, 5), h);
-  EXPECT_EQ(deadlines.pop(requests, 5), kNone);
-}
-
 TEST_F(DeadlinesTest, StaleEntriesAreSweptAndWaitingOnesKept) {
   const RequestHandle kept = wait(1'000'000);
   const RequestHandle running = wait(999'999);

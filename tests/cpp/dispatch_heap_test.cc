@@ -10,30 +10,6 @@
 namespace arlo::dispatch {
 namespace {
 
-TEST(IndexedHeap, HeadHasTheSmallestKeyAndThenTheSmallestId) {
-  HeapPositions positions(10);
-  IndexedHeap heap;
-  heap.push(positions, 7, 5);
-  heap.push(positions, 3, 5);
-  heap.push(positions, 9, 6);
-  EXPECT_EQ(heap.top().id, 3U);
-  heap.update(positions, 9, 5);
-  EXPECT_EQ(heap.top().id, 3U);
-  heap.update(positions, 3, 7);
-  EXPECT_EQ(heap.top().id, 7U);
-  heap.erase(positions, 7);
-  EXPECT_EQ(heap.top().id, 9U);
-}
-
-TEST(IndexedHeap, LargeKeysKeepTheirOrder) {
-  HeapPositions positions(3);
-  IndexedHeap heap;
-  heap.push(positions, 0, ~std::uint64_t{0} - 1);
-  heap.push(positions, 1, std::uint64_t{1} << 63);
-  heap.push(positions, 2, (std::uint64_t{1} << 63) - 1);
-  EXPECT_EQ(heap.top().id, 2U);
-}
-
 // Against a sorted set, over sizes that fill and break the groups of four.
 TEST(IndexedHeap, AgreesWithASortedSet) {
   std::mt19937 random(1);
@@ -44,7 +20,7 @@ TEST(IndexedHeap, AgreesWithASortedSet) {
   std::set<std::pair<std::uint64_t, std::uint32_t>> sorted;
   for (int step = 0; step < 50'000; ++step) {
     const std::uint32_t id = random() % kIds;
-    const std::uint64_t key = random() % 8;
+    const std::uint64_t key = random() % 8 << (random() % 2 == 0 ? 0 : 61);  // many are equal, and some are large
     const auto known = keys.find(id);
     if (known == keys.end()) {
       heap.push(positions, id, key);

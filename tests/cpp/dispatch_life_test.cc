@@ -1,4 +1,4 @@
-// The states of a request and of an instance, under early binding (ilb) unless said otherwise.
+// The states of a request and of an instance: misuse, and what late does, which tests/property compares with no plain twin.
 #include <stdexcept>
 
 #include "dispatch_fixture.h"
@@ -7,24 +7,6 @@ namespace arlo::dispatch {
 namespace {
 
 using Starts = std::vector<Start>;
-
-TEST(Life, AFinishStartsWhatWaitsInOrder) {
-  Rig rig(Policy::kIlb);
-  rig.level(128);
-  const RequestHandle first = rig.arrive(10);
-  const RequestHandle second = rig.arrive(10);
-  EXPECT_EQ(rig.last.admission, Admission::kQueued);
-  EXPECT_EQ(rig.scheduler.state(second), RequestState::kWaiting);
-  rig.arrive(10);
-  EXPECT_EQ(rig.starts(), (Starts{{0, 0}}));
-  rig.scheduler.finish(first, Verdict::kAnswered, 0, rig.out);
-  EXPECT_EQ(rig.starts(), (Starts{{1, 0}}));
-  EXPECT_EQ(rig.scheduler.state(first), RequestState::kGone);
-  rig.scheduler.finish(second, Verdict::kAnswered, 0, rig.out);
-  EXPECT_EQ(rig.starts(), (Starts{{2, 0}}));
-  EXPECT_EQ(rig.scheduler.queued(), 0);
-  EXPECT_EQ(rig.scheduler.in_flight(), 1);
-}
 
 TEST(Life, LengthsOutsideTheRuntimesAreRefused) {
   Rig rig(Policy::kIlb);
@@ -81,38 +63,6 @@ TEST(Life, BadRuntimesAreRefusedAndLeaveNothingBehind) {
   EXPECT_EQ(rig.scheduler.add_runtime(static_runtime(8)), 0U);
 }
 
-TEST(Life, HandlesAndIdsAreUsedAgain) {
-  Rig rig(Policy::kIlb);
-  const InstanceId first = rig.level(128, 3);
-  const RequestHandle h = rig.arrive(10);
-  rig.scheduler.finish(h, Verdict::kAnswered, 0, rig.out);
-  EXPECT_EQ(rig.arrive(10), h);
-  EXPECT_TRUE(rig.scheduler.drain(first + 2, 0, rig.out));
-  rig.scheduler.leave(first + 1, 0, rig.out);
-  EXPECT_EQ(rig.scheduler.join(0, 1, 0, rig.out), first + 1);  // the smallest one free
-  EXPECT_EQ(rig.scheduler.join(0, 1, 0, rig.out), first + 2);
-  EXPECT_EQ(rig.scheduler.instances(), 3);
-}
-
-TEST(Drain, BoundRequestsMoveAndStartedOnesStay) {
-  Rig rig(Policy::kIlb);
-  const InstanceId a = rig.level(128, 2);
-  const RequestHandle on_a = rig.arrive(10);
-  const RequestHandle on_b = rig.arrive(10);
-  rig.arrive(10);  // bound to a
-  rig.look();
-  EXPECT_FALSE(rig.scheduler.drain(a, 0, rig.out));
-  EXPECT_FALSE(rig.scheduler.drain(a, 0, rig.out));  // again: nothing more to do
-  EXPECT_EQ(rig.scheduler.view(a).state, InstanceState::kDraining);
-  EXPECT_EQ(rig.scheduler.view(a).queued, 0);
-  EXPECT_EQ(rig.scheduler.view(a + 1).queued, 1);
-  rig.scheduler.finish(on_a, Verdict::kAnswered, 0, rig.out);
-  EXPECT_FALSE(rig.scheduler.present(a));
-  EXPECT_TRUE(rig.look().empty());
-  rig.scheduler.finish(on_b, Verdict::kAnswered, 0, rig.out);
-  EXPECT_EQ(rig.starts(), (Starts{{2, a + 1}}));
-}
-
 TEST(Drain, WhatNobodyElseFitsStaysAndNewOnesPark) {
   for (const Policy policy : {Policy::kRs, Policy::kEft, Policy::kLate}) {
     Rig rig(policy);
@@ -159,47 +109,6 @@ TEST(Drain, LeaveOfADrainingInstanceParksWhatItKept) {
   }
 }
 
-TEST(Leave, LostRequestsAreRetriedAheadInOrderOfAdmission) {
-  Rig rig(Policy::kIlb);
-  const InstanceId a = rig.level(128, 2, 100, 2);
-  for (int i = 0; i < 6; ++i) rig.arrive(10);  // a: 0, 2, then 4; b: 1, 3, then 5
-  rig.look();
-  rig.scheduler.leave(a, 0, rig.out);
-  ASSERT_EQ(rig.out.size(), 2U);
-  const RequestHandle zero = rig.out[0].handle;
-  const RequestHandle two = rig.out[1].handle;
-  EXPECT_EQ(rig.out[1].tag, 2U);
-  rig.look();
-  EXPECT_EQ(rig.scheduler.retry(two, a, 0, rig.out), Admission::kQueued);
-  EXPECT_EQ(rig.scheduler.retry(zero, a, 0, rig.out), Admission::kQueued);
-  EXPECT_EQ(rig.scheduler.queued(), 4);
-  std::vector<Tag> order;
-  std::vector<RequestHandle> running{1, 3};  // handles are dense: b's two
-  while (!running.empty()) {
-    rig.scheduler.finish(running.front(), Verdict::kAnswered, 0, rig.out);
-    running.erase(running.begin());
-    for (const Action& action : rig.look()) {
-      order.push_back(action.tag);
-      running.push_back(action.handle);
-    }
-  }
-  EXPECT_EQ(order, (std::vector<Tag>{0, 2, 4, 5}));
-}
-
-TEST(Leave, ALostRequestMayFinishOrBeAbandoned) {
-  Rig rig(Policy::kIlb);
-  const InstanceId only = rig.level(128, 1, 100, 2);
-  const RequestHandle a = rig.arrive(10);
-  const RequestHandle b = rig.arrive(10);
-  rig.scheduler.leave(only, 0, rig.out);
-  EXPECT_FALSE(rig.scheduler.cancel(a, 0, 0, rig.out));
-  rig.scheduler.finish(a, Verdict::kAnswered, 0, rig.out);
-  rig.scheduler.abandon(b);
-  EXPECT_EQ(rig.scheduler.state(a), RequestState::kGone);
-  EXPECT_EQ(rig.scheduler.state(b), RequestState::kGone);
-  EXPECT_EQ(rig.scheduler.in_flight(), 0);
-}
-
 TEST(Retry, KeepsOffTheInstanceWhereAnotherFits) {
   for (const Policy policy : {Policy::kRs, Policy::kIlb, Policy::kIg, Policy::kInfaas, Policy::kEft, Policy::kLate}) {
     Rig rig(policy);
@@ -214,64 +123,6 @@ TEST(Retry, KeepsOffTheInstanceWhereAnotherFits) {
     EXPECT_EQ(rig.scheduler.retry(h, b, 0, rig.out), Admission::kStarted);
     EXPECT_EQ(rig.starts(), (Starts{{0, b}}));  // nobody else fits
   }
-}
-
-TEST(Retry, TheInstanceItLeavesStartsTheNextOne) {
-  Rig rig(Policy::kIlb);
-  const InstanceId a = rig.level(128, 2);
-  const RequestHandle first = rig.arrive(10);
-  rig.arrive(10);
-  rig.arrive(10);  // bound to a
-  rig.look();
-  EXPECT_EQ(rig.scheduler.retry(first, a, 0, rig.out), Admission::kQueued);
-  EXPECT_EQ(rig.starts(), (Starts{{2, a}}));
-  EXPECT_EQ(rig.scheduler.view(a + 1).queued, 1);
-}
-
-TEST(Retry, IsNotRefusedForAFullQueueButEndsAtItsDeadline) {
-  Rig rig(Options{.policy = Policy::kIlb, .max_queued = 0});
-  const InstanceId a = rig.level(128, 2);
-  const RequestHandle h = rig.arrive(10, 3 * kMs);
-  rig.arrive(10);
-  rig.arrive(10);
-  EXPECT_EQ(rig.last.admission, Admission::kFull);
-  EXPECT_EQ(rig.scheduler.retry(h, a, 1, rig.out), Admission::kQueued);
-  EXPECT_EQ(rig.scheduler.queued(), 1);
-  EXPECT_EQ(rig.scheduler.next_deadline(), 3 * kMs);
-  rig.look();
-  rig.scheduler.expire(3 * kMs, rig.out);
-  ASSERT_EQ(rig.out.size(), 1U);
-  EXPECT_EQ(rig.out[0].kind, ActionKind::kExpired);
-
-  const RequestHandle dead = rig.arrive(10, 3 * kMs);
-  rig.look();
-  EXPECT_EQ(rig.scheduler.retry(dead, kNone, 4 * kMs, rig.out), Admission::kQueued);
-  ASSERT_EQ(rig.out.size(), 1U);
-  EXPECT_EQ(rig.out[0].kind, ActionKind::kExpired);
-  EXPECT_EQ(rig.scheduler.state(dead), RequestState::kGone);
-}
-
-TEST(Expire, EarliestFirstAndOnlyThoseThatWait) {
-  Rig rig(Policy::kIlb);
-  rig.level(128);
-  rig.arrive(10, kMs);  // starts
-  rig.arrive(10, 9 * kMs);
-  rig.arrive(10, 5 * kMs);
-  rig.arrive(10, 5 * kMs);
-  rig.arrive(10);
-  rig.look();
-  EXPECT_EQ(rig.scheduler.next_deadline(), 5 * kMs);
-  rig.scheduler.expire(4 * kMs, rig.out);
-  EXPECT_TRUE(rig.out.empty());
-  rig.scheduler.expire(9 * kMs, rig.out);
-  std::vector<Tag> tags;
-  for (const Action& a : rig.look()) {
-    EXPECT_EQ(a.kind, ActionKind::kExpired);
-    EXPECT_EQ(a.instance, kNone);
-    tags.push_back(a.tag);
-  }
-  EXPECT_EQ(tags, (std::vector<Tag>{2, 3, 1}));
-  EXPECT_EQ(rig.scheduler.queued(), 1);
 }
 
 TEST(Expire, WhatIsFoundDeadIsSkipped) {
@@ -324,27 +175,6 @@ TEST(Cancel, InEveryState) {
     rig.scheduler.finish(running, Verdict::kAnswered, 0, rig.out);
     EXPECT_TRUE(rig.look().empty());
   }
-}
-
-TEST(Parked, JoinBindsWhatItFitsInOrderOverAllLevels) {
-  Rig rig(Policy::kRs);
-  rig.level(128, 0);
-  rig.level(256, 0);
-  rig.level(512, 0);
-  for (const std::int32_t length : {90, 200, 400, 100}) rig.arrive(length);
-  EXPECT_EQ(rig.scheduler.parked(), 4);
-  const InstanceId id = rig.scheduler.join(1, 3, 0, rig.out);
-  EXPECT_EQ(rig.starts(), (Starts{{0, id}, {1, id}, {3, id}}));
-  EXPECT_EQ(rig.scheduler.parked(), 1);
-}
-
-TEST(Parked, CountsForTheBoundOfTheQueue) {
-  Rig rig(Options{.policy = Policy::kRs, .max_queued = 1});
-  rig.level(128, 0);
-  rig.arrive(10);
-  EXPECT_EQ(rig.last.admission, Admission::kParked);
-  EXPECT_EQ(rig.arrive(10), kNone);
-  EXPECT_EQ(rig.last.admission, Admission::kFull);
 }
 
 TEST(Levels, ANewOneShiftsThoseAboveAndTakesItsParkedRequests) {

@@ -1,4 +1,4 @@
-// Golden numbers of the cascades' decision (docs/cascades.md), which the Python twin must give too.
+// Golden numbers of the cascades' decision (docs/flows.md), which the Python twin must give too.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,35 +6,28 @@
 #include <vector>
 
 #include "flow/cascade/cascade.h"
-#include "flow/cascade/drift.h"
-#include "flow/cascade/prune.h"
+#include "flow/rules/audit.h"
 
 namespace arlo::flow {
 namespace {
 
 constexpr double kExact = 1e-9;
 
-StageSpec tempered(double t, bool squared = false) {
-  StageSpec stage;
+Judge tempered(double t, bool squared = false) {
+  Judge stage;
   stage.calibrator.t = t;
   stage.squared = squared;
   return stage;
 }
 
-double conf(const StageSpec& stage, const std::vector<float>& logits) {
+double conf(const Judge& stage, const std::vector<float>& logits) {
   std::vector<double> scratch;
   return confidence(stage, {.logits = logits, .labels = logits.size()}, 10, scratch);
 }
 
-Rule hard(double t) { return {.kind = Rule::Kind::kHard, .t = {{512, t}}}; }
+Guard hard(double t) { return {.below = {{512, t}}}; }
 
-Rule soft(double c, double k) {
-  Rule rule;
-  rule.kind = Rule::Kind::kSoft;
-  rule.c = c;
-  rule.k = k;
-  return rule;
-}
+Guard soft(double c, double k) { return {.rule = Guard::Rule::kSoft, .c = c, .k = k}; }
 
 TEST(CascadeConfidence, IsTheLargestProbabilityAtTheTemperature) {
   const std::vector<float> three = {2, 0.5, -1};
@@ -90,7 +83,7 @@ TEST(CascadeConfidence, TemperatureOfTheLength) {
 }
 
 TEST(CascadeRule, SoftIsEquation4) {
-  const auto p = [](double k, double con) { return escalation_probability(soft(.9, k), con, 1); };
+  const auto p = [](double k, double con) { return chance(soft(.9, k), con, 1); };
   EXPECT_EQ(p(10, .85), 1);
   EXPECT_EQ(p(10, .9), 1);
   EXPECT_NEAR(p(10, .925), .924141819979, kExact);
@@ -98,7 +91,7 @@ TEST(CascadeRule, SoftIsEquation4) {
   EXPECT_NEAR(p(10, .975), .075858180021, kExact);
   EXPECT_NEAR(p(10, 1), .006692850924, kExact);
   EXPECT_NEAR(p(5, 1), .075858180021, kExact);
-  EXPECT_EQ(escalation_probability(soft(1, 10), 1, 1), 1);
+  EXPECT_EQ(chance(soft(1, 10), 1, 1), 1);
 }
 
 TEST(CascadeRule, HashIsTheSameEverywhere) {
@@ -161,24 +154,20 @@ TEST(CascadeDecision, SkipsAhead) {
 
 TEST(CascadeDecision, ThresholdsOfTheLength) {
   Three three;
-  three.rules.prices[0][0].t = {{64, .52}, {512, .47}};
+  three.rules.prices[0][0].below = {{64, .52}, {512, .47}};
   EXPECT_FALSE(three.at(0, .5, 7, 0, {.length = 64}).exit);
   EXPECT_TRUE(three.at(0, .5, 7, 0, {.length = 65}).exit);
   EXPECT_TRUE(three.at(0, .5, 7, 0, {.length = 900}).exit);
 }
 
 TEST(CascadeMix, IsWeightedByAccuracy) {
-  StageSpec small = tempered(1);
-  StageSpec large = tempered(1);
-  small.weight = 76.2;
-  large.weight = 91.4;
   Mix mix;
   std::vector<double> q(2);
-  ASSERT_TRUE(calibrate(small, std::vector<float>{1.2F, .4F}, 1, q));
-  mix.add(small.weight, q);
+  ASSERT_TRUE(calibrate(tempered(1), std::vector<float>{1.2F, .4F}, 1, q));
+  mix.add(76.2, q);
   EXPECT_FALSE(mix.several());
-  ASSERT_TRUE(calibrate(large, std::vector<float>{-.3F, .1F}, 1, q));
-  mix.add(large.weight, q);
+  ASSERT_TRUE(calibrate(tempered(1), std::vector<float>{-.3F, .1F}, 1, q));
+  mix.add(91.4, q);
   mix.probabilities(q);
   EXPECT_NEAR(q[0], .532553719139, 1e-7);
   EXPECT_NEAR(q[1], .467446280861, 1e-7);
@@ -342,14 +331,14 @@ TEST(CascadeValidate, NamesTheField) {
   };
   EXPECT_EQ(said(), "");
   three.rules.prices[0][0] = hard(1.2);
-  EXPECT_NE(said().find("rules[0][0].t"), std::string::npos);
+  EXPECT_NE(said().find("rules[0][0].below"), std::string::npos);
   three.rules.prices[0][0] = hard(NAN);
-  EXPECT_NE(said().find("rules[0][0].t"), std::string::npos);
+  EXPECT_NE(said().find("rules[0][0].below"), std::string::npos);
   three.rules.prices[0][0] = hard(.5);
   three.rules.skip = {{.2, .3}};
   EXPECT_NE(said().find("skip[0]"), std::string::npos);
   three.rules.skip.clear();
-  three.spec.stages[1].calibrator.t = 0;
+  three.spec.stages[1].judge.calibrator.t = 0;
   EXPECT_NE(said().find("stages[1].calibrator.t"), std::string::npos);
 }
 

@@ -1,9 +1,9 @@
 // Shares of tenants, and the way that audits take.
 #include <gtest/gtest.h>
 
-#include "flow/cascade/cascade.h"
-#include "flow/cascade/drift.h"
 #include "flow/pipeline/tenants.h"
+#include "flow/rules/audit.h"
+#include "flow/rules/guard.h"
 #include "flow_pipeline_fixture.h"
 
 namespace arlo::flow::pipeline {

@@ -279,6 +279,8 @@ TEST(Refused, Parameters) {
       {"negative timeout", parameter("timeout", [](auto& p) { p.set_int64_param(-1); }), timeout},
       {"a reserved name", parameter("triton_final_response", [](auto& p) { p.set_bool_param(true); }),
        "parameter 'triton_final_response': names that start with triton_ are reserved by Triton"},
+      {"a class that there is not", parameter("arlo_class", [](auto& p) { p.set_string_param("best"); }),
+       "parameter arlo_class must be a string_param: interactive or bulk"},
       {"an id of 4097 bytes", [](auto& r) { r.set_id(std::string(4097, 'i')); },
        "id has 4097 bytes; at most 4096 are taken"},
   };

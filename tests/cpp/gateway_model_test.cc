@@ -28,6 +28,12 @@ TEST(Deployment, OfTheFixturesAreSound) {
   EXPECT_FALSE(check_deployment(without_instances).has_value());
 }
 
+void bundle(v1::Deployment& deployment, const char* name, const std::vector<const char*>& runtimes) {
+  auto* made = deployment.add_bundles();
+  made->set_name(name);
+  for (const char* runtime : runtimes) made->add_runtimes(runtime);
+}
+
 struct BadDeployment {
   std::function<void(v1::Deployment&)> damage;
   std::string message;
@@ -103,6 +109,25 @@ TEST(Deployment, FaultsNameTheField) {
        "instances: 'instance-of-encoder_8' needs an inflight_limit of 1 to 65536"},
       {[](auto& d) { d.mutable_instances(0)->set_inflight_limit(65537); },
        "instances: 'instance-of-encoder_8' needs an inflight_limit of 1 to 65536"},
+      {[](auto& d) { d.add_bundles()->set_name("b"); }, "bundles: 'b' has no runtimes"},
+      {[](auto& d) { bundle(d, "b", {"nothing"}); },
+       "bundles: 'b' names runtime 'nothing', which is unknown or there twice"},
+      {[](auto& d) { bundle(d, "b", {"encoder_8", "encoder_8"}); },
+       "bundles: 'b' names runtime 'encoder_8', which is unknown or there twice"},
+      {[](auto& d) { bundle(d, "encoder_8", {"encoder_8"}); }, "bundles: 'encoder_8' is empty or given twice"},
+      {[](auto& d) { *d.add_more_models() = d.model(); }, "two models have the name 'encoder'"},
+      {[](auto& d) { d.mutable_runtimes(1)->set_model("other"); },
+       "runtimes: 'encoder_16' is of model 'other', which is not there"},
+      {[](auto& d) {
+         *d.add_more_models() = d.model();
+         d.mutable_more_models(0)->set_name("other");
+       },
+       "model 'other' has no runtime"},
+      {[](auto& d) { d.mutable_model()->set_share(-1); }, "model.share must be at least 0"},
+      {[](auto& d) {
+         for (int i = 0; i < 64; ++i) *d.add_more_models() = d.model();
+       },
+       "deployment.more_models: at most 64 models share instances"},
   };
   for (const auto& refusal : bad_deployments) {
     auto deployment = fixture::deployment();

@@ -33,17 +33,6 @@ class Rig {
                                .truth = {}});
   }
 
-  // One that takes longer than the scheduler believes, which is 1 ns: nothing is refused for what it would take.
-  RuntimeId surprising(std::int32_t max_length, TimeNs took) {
-    return engine.add_runtime({.spec = {.max_length = max_length,
-                                        .max_batch = 1,
-                                        .capacity = 100,
-                                        .dynamic = false,
-                                        .latency = {{max_length, 1, 1}}},
-                               .inflight_limit = 1,
-                               .truth = {{max_length, 1, took}}});
-  }
-
   void arrive(TimeNs at, std::int32_t length = 10) { engine.feed({&at, 1}, {&length, 1}); }
 
   // Of a request, by number.
@@ -51,11 +40,6 @@ class Rig {
   [[nodiscard]] TimeNs latency(std::size_t number) const { return engine.columns().latency.at(number); }
   [[nodiscard]] WorkerId worker(std::size_t number) const {
     return static_cast<WorkerId>(engine.columns().worker.at(number));
-  }
-  // When its execution began; -1: it did not.
-  [[nodiscard]] TimeNs begun(std::size_t number) const {
-    const TimeNs wait = engine.columns().wait.at(number);
-    return wait < 0 ? -1 : engine.columns().arrived.at(number) + wait;
   }
 
   Engine engine;

@@ -359,7 +359,7 @@ def flow_deployment() -> Any:
     topic.variants.add(model=FLOW[1], accuracy=0.95)
     topic.variants.add(model=FLOW[2], accuracy=0.85)
     tags.variants.add(model=FLOW[3], accuracy=0.9)
-    pipeline.edges.add(**{"from": 0, "to": -1, "at_least": 0.7})
+    pipeline.edges.add(**{"from": 0, "to": -1, "guard": {"at_least": 0.7}})
     pipeline.edges.add(**{"from": 0, "to": 1, "factor": [1.0, 1.4]})
     plan = pipeline.plan
     plan.planner, plan.step, plan.served, plan.accuracy, plan.price, plan.workers = "arlo", "accuracy", 1, 0.842, 0.5, 3

@@ -8,7 +8,8 @@ asks a GPU to do. It does no more than the session uses, and is strict about it:
 * a context that was captured takes no other shape, runs nothing else and must live as long as its graph.
 
 An engine is a JSON file (`write_plan`). Its outputs are `sum` [rows, 2], the sum of the ids where the mask is 1 and the
-number of these places, and `hidden` [rows, tokens, 1], twice the ids.
+number of these places, and `hidden` [rows, tokens, 1], twice the ids. With `task` in the file there is an input `task`
+[rows, 1], which is added to the sums.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class _Context:
         return index < self._engine.num_optimization_profiles
 
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
-        least, most = self._engine.profiles[self._profile]
+        least, _, most = self._engine.get_tensor_profile_shape(name, self._profile)
         if not all(low <= size <= high for low, size, high in zip(least, shape, most, strict=True)):
             self._engine.log.log(1, f"{name}: {shape} is outside profile {self._profile}")
             return False
@@ -190,7 +191,7 @@ class _Context:
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         rows, tokens = self._shapes["input_ids"]
-        return {"sum": (rows, 2), "hidden": (rows, tokens, 1)}.get(name, (rows, tokens))
+        return {"sum": (rows, 2), "hidden": (rows, tokens, 1), "task": (rows, 1)}.get(name, (rows, tokens))
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         self._addresses[name] = address
@@ -206,7 +207,7 @@ class _Context:
         assert not self._captured, "a captured context runs again"
         assert self._activations in self._cuda.memory["device"] or not self._shares
         self._settled, self._captured = True, self._shares and self._cuda.capturing is not None
-        shapes = {name: self.get_tensor_shape(name) for name in (*INPUTS, *OUTPUTS)}
+        shapes = {name: self.get_tensor_shape(name) for name in (*self._engine.inputs, *OUTPUTS)}
         alive = weakref.ref(self)
 
         def compute() -> None:
@@ -227,29 +228,33 @@ class _Context:
         ids, mask = (at(name, np.int64) for name in INPUTS)
         at("sum", np.float32)[:] = np.stack([(ids * mask).sum(1), mask.sum(1)], 1)
         at("hidden", np.float32)[:] = 2 * ids[..., None]
+        if "task" in shapes:
+            assert self._shapes["task"] == shapes["task"]
+            at("sum", np.float32)[:] += at("task", np.int64)
 
 
 class _Engine:
     def __init__(self, plan: dict[str, Any], trt: FakeTensorRt, log: Any) -> None:
         self.plan, self.trt, self.cuda, self.log = plan, trt, trt.cuda, log
         self.profiles = plan["profiles"]
-        self.num_optimization_profiles, self.num_io_tensors = len(self.profiles), 4
+        self.inputs: tuple[str, ...] = (*INPUTS, "task") if plan.get("task") else INPUTS
+        self.num_optimization_profiles, self.num_io_tensors = len(self.profiles), len(self.inputs) + len(OUTPUTS)
         self.executions: list[tuple[int, ...]] = trt.executions
         if trt.shares:
             self.device_memory_size_v2 = 4096
 
     def get_tensor_name(self, index: int) -> str:
-        return (*INPUTS, *OUTPUTS)[index]
+        return (*self.inputs, *OUTPUTS)[index]
 
     def get_tensor_mode(self, name: str) -> str:
-        return "in" if name in INPUTS else "out"
+        return "in" if name in self.inputs else "out"
 
     def get_tensor_dtype(self, name: str) -> str:
-        return "int64" if name in INPUTS else str(self.plan.get("output", "float"))
+        return "int64" if name in self.inputs else str(self.plan.get("output", "float"))
 
     def get_tensor_profile_shape(self, name: str, index: int) -> list[tuple[int, ...]]:
-        least, most = self.profiles[index]
-        return [tuple(least), tuple(most), tuple(most)]
+        least, most = (tuple([*shape[:1], 1] if name == "task" else shape) for shape in self.profiles[index])
+        return [least, most, most]
 
     def create_execution_context(self, how: Any) -> _Context | None:
         if len(self.trt.contexts) >= self.plan.get("contexts", 1000):

@@ -1,4 +1,4 @@
-"""Labelled texts of two classes that their words tell apart, as `arlo adapt` and `arlo task add` take them."""
+"""Labelled texts of two classes that their words tell apart, as `arlo adapt` and `arlo adapt task add` take them."""
 
 from __future__ import annotations
 

@@ -44,9 +44,18 @@ class RawHttp2:
         self._socket.sendall(_header(kind, flags, stream, len(payload)) + payload)
 
     def call(
-        self, message: bytes, *, path: str = INFER, headers: dict[str, str] | None = None, compressed: bool = False
+        self,
+        message: bytes,
+        *,
+        path: str = INFER,
+        headers: dict[str, str] | None = None,
+        compressed: bool = False,
+        cut: int | None = None,
     ) -> int:
-        """Send one request and return its stream's number; nothing is read. `compressed`: the message says so."""
+        """Send one request and return its stream's number; nothing is read.
+
+        `compressed`: the message says so. `cut`: send only so many bytes of it and leave the call open.
+        """
         stream = self._stream
         self._stream += 2
         fields = {
@@ -58,7 +67,7 @@ class RawHttp2:
             "content-type": "application/grpc",
         } | (headers or {})
         block = b"".join(_literal(name) for name in _fields(fields))
-        body = bytes((compressed,)) + struct.pack(">I", len(message)) + message
+        body = bytes((compressed,)) + struct.pack(">I", len(message)) + message[:cut]
         frames = []
         for i in range(0, len(block), MAX_FRAME):
             piece = block[i : i + MAX_FRAME]
@@ -66,7 +75,7 @@ class RawHttp2:
             frames.append(_header(CONTINUATION if i else HEADERS, last, stream, len(piece)) + piece)
         pieces = [body[i : i + MAX_FRAME] for i in range(0, len(body), MAX_FRAME)]
         for i, piece in enumerate(pieces):
-            last = END_STREAM if i + 1 == len(pieces) else 0
+            last = END_STREAM if cut is None and i + 1 == len(pieces) else 0
             frames.append(_header(DATA, last, stream, len(piece)) + piece)
         self._socket.sendall(b"".join(frames))
         return stream
@@ -84,6 +93,11 @@ class RawHttp2:
             kind, flags, _, _ = self.frame()
             if kind == PING and flags & ACK:
                 return
+
+    def reset(self) -> None:
+        """Close the connection with a TCP reset."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
 
     def _exactly(self, size: int) -> bytes:
         out = bytearray()

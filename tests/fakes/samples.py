@@ -27,41 +27,33 @@ from tests.fakes.control_status import (
 P98_MS = (38, 41, 40, 44, 52, 61, 96, 139, 171, 122, 70, 45, 41, 40, 41)
 
 
+def _sample(step: int, deployment: Any, stats: dict[str, Any], others: dict[str, Any]) -> Sample:
+    values: dict[str, Any] = {"at_s": 2.0 * step, "deployment": to_dict(deployment), "stats": stats}
+    return Sample(**(values | others))
+
+
 def one(step: int, **other: Any) -> Sample:
     """One model in the middle of a move."""
     stats = to_dict(gateway_stats(step=step))
     stats["total"]["p98_us"] = 1000 * P98_MS[(step - 1) % len(P98_MS)]
-    values: dict[str, Any] = {
-        "control": control_status(),
-        "deployment": to_dict(gateway_deployment()),
-        "stats": {"minilm": stats},
-    }
-    return Sample(**({"at_s": 2.0 * step} | values | other))
+    return _sample(step, gateway_deployment(), {"minilm": stats}, {"control": control_status()} | other)
 
 
 def several(step: int, **other: Any) -> Sample:
     """Two models, each on workers of its own."""
     stats = {model: to_dict(several_stats(model, step=step)) for model in ("embedder", "reranker")}
-    values: dict[str, Any] = {
-        "control": several_status(dedicated=True),
-        "deployment": to_dict(several_deployment()),
-        "stats": stats,
-    }
-    return Sample(**({"at_s": 2.0 * step} | values | other))
+    return _sample(step, several_deployment(), stats, {"control": several_status(dedicated=True)} | other)
 
 
 def cascade(step: int, **other: Any) -> Sample:
     """A cascade of two stages."""
     stats = {model: to_dict(cascade_stats(model, step=step)) for model in CASCADE}
-    values: dict[str, Any] = {"control": cascade_status(), "deployment": to_dict(cascade_deployment()), "stats": stats}
-    return Sample(**({"at_s": 2.0 * step} | values | other))
+    return _sample(step, cascade_deployment(), stats, {"control": cascade_status()} | other)
 
 
 def pipeline(step: int, **other: Any) -> Sample:
     """A pipeline of two stages, without a control plane."""
-    stats = {model: to_dict(flow_stats(model, step=step)) for model in FLOW}
-    values: dict[str, Any] = {"deployment": to_dict(flow_deployment()), "stats": stats}
-    return Sample(**({"at_s": 2.0 * step} | values | other))
+    return _sample(step, flow_deployment(), {model: to_dict(flow_stats(model, step=step)) for model in FLOW}, other)
 
 
 def after(make: Callable[..., Sample], *steps: int, **other: Any) -> Document:

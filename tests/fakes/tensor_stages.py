@@ -1,4 +1,4 @@
-"""Stages of tensors for tests: what `arlo wrap` is told of them, and requests for them."""
+"""Stages of tensors for tests: what `arlo compile wrap` is told of them, and requests for them."""
 
 from __future__ import annotations
 
@@ -17,147 +17,56 @@ from tests.fakes.processes import until
 from tests.fakes.serving import Serving
 
 CODE = Path(__file__).parent / "stage_models.py"
-CUT = """\
-[model]
-name = "{name}"
-files = {{"model.py" = "{code}"}}
-max_batch = 4
-counts = "count"
-latency = [[1, 1, 5], [1, 4, 10]]
-[parameters]
-kind = "cut"
-[[input]]
-name = "page"
-datatype = "BYTES"
-dims = [1]
-[[output]]
-name = "count"
-datatype = "INT32"
-dims = [1]
-on_request = true
-[[output]]
-name = "strips"
-datatype = "BYTES"
-dims = [1]
-of_children = true
-[[output]]
-name = "place"
-datatype = "INT32"
-dims = [1]
-of_children = true
-[[output]]
-name = "scores"
-datatype = "FP32"
-dims = [4]
-"""
-SUM = """\
-[model]
-name = "{name}"
-files = {{"model.py" = "{code}"}}
-max_batch = 8
-max_length = 16
-labels = ["even", "odd"]
-latency = [[16, 1, 5], [16, 8, 10]]
-[parameters]
-kind = "sum"
-[[input]]
-name = "strip"
-datatype = "UINT8"
-dims = [-1, 2]
-[[input]]
-name = "place"
-datatype = "INT32"
-dims = [1]
-[[input]]
-name = "page"
-datatype = "BYTES"
-dims = [1]
-[[output]]
-name = "total"
-datatype = "INT64"
-dims = [1]
-[[output]]
-name = "echo"
-datatype = "BYTES"
-dims = [1]
-[[output]]
-name = "logits"
-datatype = "FP32"
-dims = [2]
-on_request = true
-"""
-BEST = """\
-[model]
-name = "best"
-files = {{"model.py" = "{code}"}}
-max_batch = 8
-latency = [[1, 1, 5]]
-[parameters]
-kind = "best"
-[[input]]
-name = "label"
-datatype = "INT32"
-dims = [1]
-[[input]]
-name = "score"
-datatype = "FP32"
-dims = [1]
-[[output]]
-name = "said"
-datatype = "FP32"
-dims = [2]
-"""
-SIZE = """\
-[model]
-name = "size"
-files = {{"model.py" = "{code}"}}
-max_batch = 4
-latency = [[1, 1, 5], [1, 4, 10]]
-[parameters]
-kind = "size"
-[[input]]
-name = "page"
-datatype = "BYTES"
-dims = [1]
-[[output]]
-name = "total"
-datatype = "INT64"
-dims = [1]
-[[output]]
-name = "echo"
-datatype = "BYTES"
-dims = [1]
-"""
-ALL = """\
-[model]
-name = "all"
-files = {{"model.py" = "{code}"}}
-max_batch = 4
-max_length = 64
-latency = [[64, 1, 5], [64, 4, 10]]
-[parameters]
-kind = "all"
-[[input]]
-name = "total"
-datatype = "INT64"
-dims = [-1, 1]
-[[input]]
-name = "echo"
-datatype = "BYTES"
-dims = [1]
-[[output]]
-name = "lines"
-datatype = "INT32"
-dims = [1]
-[[output]]
-name = "sum"
-datatype = "INT64"
-dims = [1]
-[[output]]
-name = "text"
-datatype = "BYTES"
-dims = [1]
-"""
+Tensor = tuple[object, ...]  # name, datatype, dims, flags
+
+
+def _stage(kind: str, model: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+    """A file for `arlo compile wrap`; `name` and `code` are filled in with str.format."""
+    text = (
+        f'[model]\nname = "{{name}}"\nfiles = {{{{"model.py" = "{{code}}"}}}}\n{model}\n[parameters]\nkind = "{kind}"\n'
+    )
+    for side, tensors in (("input", inputs), ("output", outputs)):
+        for name, datatype, dims, *flags in tensors:
+            text += f'[[{side}]]\nname = "{name}"\ndatatype = "{datatype}"\ndims = {dims}\n'
+            text += "".join(f"{flag} = true\n" for flag in flags)
+    return text
+
+
+PAGE = ("page", "BYTES", [1])
+PLACE = ("place", "INT32", [1])
+TOTAL = ("total", "INT64", [1])
+ECHO = ("echo", "BYTES", [1])
+BY_PAGE = "max_batch = 4\nlatency = [[1, 1, 5], [1, 4, 10]]"
+CUT = _stage(
+    "cut",
+    f'{BY_PAGE}\ncounts = "count"',
+    [PAGE],
+    [
+        ("count", "INT32", [1], "on_request"),
+        ("strips", "BYTES", [1], "of_children"),
+        (*PLACE, "of_children"),
+        ("scores", "FP32", [4]),
+    ],
+)
+SUM = _stage(
+    "sum",
+    'max_batch = 8\nmax_length = 16\nlabels = ["even", "odd"]\nlatency = [[16, 1, 5], [16, 8, 10]]',
+    [("strip", "UINT8", [-1, 2]), PLACE, PAGE],
+    [TOTAL, ECHO, ("logits", "FP32", [2], "on_request")],
+)
+BEST = _stage(
+    "best",
+    "max_batch = 8\nlatency = [[1, 1, 5]]",
+    [("label", "INT32", [1]), ("score", "FP32", [1])],
+    [("said", "FP32", [2])],
+)
+SIZE = _stage("size", BY_PAGE, [PAGE], [TOTAL, ECHO])
+ALL = _stage(
+    "all",
+    "max_batch = 4\nmax_length = 64\nlatency = [[64, 1, 5], [64, 4, 10]]",
+    [("total", "INT64", [-1, 1]), ECHO],
+    [("lines", "INT32", [1]), ("sum", "INT64", [1]), ("text", "BYTES", [1])],
+)
 
 SERVE = """\
 [pipeline]

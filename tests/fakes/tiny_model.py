@@ -59,35 +59,26 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 OFFSET_FAMILIES = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "esm", "longformer"})
 
 
-def write_tokenizer(folder: Path, special: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")) -> None:
-    """A WordPiece tokenizer of the prose that the build verifies with; the first special token has id 0."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=list(special), show_progress=False)
-    tokenizer.train_from_iterator([prose()[:40_000]], trainer)
-    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
-    )
-    # As real folders have it, and as no repository should: texts silently cut and padded.
-    tokenizer.enable_truncation(max_length=12)
-    tokenizer.enable_padding(length=12)
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
-def write_other_tokenizer(folder: Path, kind: str, special: tuple[str, ...]) -> None:
-    """The same of another kind: "BPE" of bytes, or "Unigram"."""
+def write_tokenizer(
+    folder: Path,
+    special: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    kind: str = "WordPiece",
+) -> None:
+    """A tokenizer of the prose that the build verifies with: "WordPiece", "BPE" of bytes, or "Unigram". The first
+    special token has id 0."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     many: dict[str, Any] = {"vocab_size": VOCABULARY, "special_tokens": list(special), "show_progress": False}
-    if kind == "BPE":
+    if kind == "WordPiece":
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer: Any = trainers.WordPieceTrainer(**many)
+    elif kind == "BPE":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-        trainer: Any = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **many)
+        trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **many)
     else:
         tokenizer = Tokenizer(models.Unigram())
         tokenizer.normalizer = normalizers.NFKC()
@@ -99,8 +90,10 @@ def write_other_tokenizer(folder: Path, kind: str, special: tuple[str, ...]) -> 
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
     )
+    if kind == "WordPiece":  # as real folders have it, and as no repository should: texts silently cut and padded
+        tokenizer.enable_truncation(max_length=12)
+        tokenizer.enable_padding(length=12)
     tokenizer.save(str(folder / "tokenizer.json"))
-    describe_tokenizer(folder, special)
 
 
 def describe_tokenizer(folder: Path, special: tuple[str, ...]) -> None:
@@ -135,11 +128,9 @@ def write_tiny(
         model = getattr(transformers, f"{name}{head or 'Model'}")(config)
         model.save_pretrained(str(folder))
     first = ("[CLS]", "[PAD]") if family in OFFSET_FAMILIES else ("[PAD]", "[CLS]")
-    if tokenizer == "WordPiece":
-        write_tokenizer(folder, (*first, "[UNK]", "[SEP]", "[MASK]"))
-        describe_tokenizer(folder, (*first, "[UNK]", "[SEP]", "[MASK]"))
-    else:
-        write_other_tokenizer(folder, tokenizer, (*first, "[UNK]", "[SEP]", "[MASK]"))
+    special = (*first, "[UNK]", "[SEP]", "[MASK]")
+    write_tokenizer(folder, special, tokenizer)
+    describe_tokenizer(folder, special)
     if pooling is not None:
         kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
         modules = [

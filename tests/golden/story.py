@@ -20,16 +20,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from arlo import _core
 
 MS = 1_000_000
+OUTCOMES = ("on time", "late", "rejected", "expired", "failed")
 
 
-def _duration(text: str) -> int:
-    return round(float(text.removesuffix("ms")) * MS)
+def ns(text: str) -> int:
+    """Of `5ms`."""
+    return round(float(text.removesuffix("ms")) * 1_000_000)
+
+
+def ms(value: int) -> str:
+    """As `5ms`."""
+    return f"{value / 1_000_000:g}ms"
 
 
 def _options(words: list[str]) -> dict[str, str]:
@@ -73,10 +79,10 @@ class Story:
     def do_level(self, words: list[str]) -> list[str]:
         length = int(words[0])
         options = _options(words[1:])
-        points = [(length, 1, _duration(options.get("latency_ms", "1")))]
+        points = [(length, 1, ns(options.get("latency_ms", "1")))]
         if "dynamic" in options:
             pairs = [point.split(":") for point in options["dynamic"].split(",")]
-            points = [(int(tokens), 1, _duration(ms)) for tokens, ms in pairs]
+            points = [(int(tokens), 1, ns(ms)) for tokens, ms in pairs]
         runtime = self.scheduler.add_runtime(
             length,
             int(options.get("capacity", 100)),
@@ -92,12 +98,12 @@ class Story:
         return lines
 
     def do_at(self, words: list[str]) -> list[str]:
-        self.now = _duration(words[0])
+        self.now = ns(words[0])
         return []
 
     def do_arrive(self, words: list[str]) -> list[str]:
         options = _options(words)
-        limits = {name: _duration(options[name]) if name in options else None for name in ("due", "deadline")}
+        limits = {name: ns(options[name]) if name in options else None for name in ("due", "deadline")}
         client = int(options.get("client", 0))
         times = int(options.get("times", 1))
         lines = [self.arrive(int(options["len"]), **limits, client=client) for _ in range(times)]
@@ -215,9 +221,8 @@ class Teller(Protocol):
         """What comes of a line."""
 
 
-def retell(text: str, story: Teller | None = None) -> str:
-    """The story with what comes of it now. ValueError for a line that is no command of `story` (the scheduler's)."""
-    story = Story() if story is None else story
+def retell(text: str, story: Teller) -> str:
+    """The story with what comes of it now. ValueError for a line that is no command of `story`."""
     out: list[str] = []
     told: list[str] = []
     expected = False
@@ -237,8 +242,3 @@ def retell(text: str, story: Teller | None = None) -> str:
     if told:
         raise ValueError(f"the last commands lead to {told}, and no ---- follows them")
     return "\n".join(out) + "\n"
-
-
-def stories(folder: Path) -> list[Path]:
-    """The story files of a folder, by name."""
-    return sorted(folder.glob("*.txt"))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from arlo import _core
-from benchmarks.papers.otas.as_printed import TABLE_I, for_rate
 
 MS = 1_000_000
 NEVER = 1 << 60
@@ -72,22 +71,6 @@ def test_what_is_too_late_is_evicted() -> None:
     queue = [batch(0.10, (0.2, 0.6), (1, 1)), batch(0.12, (0.2, 0.6), (1, 1)), batch(0.92, (0.2, 0.25), (1, 1.2))]
     plan = _core.tokens_printed(0, queue)
     assert (plan[1], counts(plan, (-15, 8))) == (1.2, [None, None, 8])
-
-
-def test_manual() -> None:
-    """Algorithm 3."""
-    queue = [
-        batch(due, (0.1, 0.2, 0.3), (1, 1, 1), mean) for due, mean in ((0.15, 0.5), (0.65, 0.1), (1, 0.9), (2, 0.1))
-    ]
-    plan = _core.tokens_manual(0, queue, 1)
-    assert counts(plan, (-20, 0, 8)) == [-20, 0, 8, 0]
-    assert plan[3] == 800 * MS
-
-
-def test_count_by_rate() -> None:
-    """Table I, closed up: f of Algorithm 3."""
-    wanted = {279: 8, 280: 4, 349: 2, 350: 0, 379: 0, 380: -5, 449: -5, 450: -10, 520: -15, 999: -15, 1000: -20}
-    assert {rate: for_rate(TABLE_I, rate, -20) for rate in wanted} == wanted
 
 
 def test_partial_eviction() -> None:

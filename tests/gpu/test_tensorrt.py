@@ -157,12 +157,12 @@ def test_memory_is_given_back(built: Built) -> None:
     for _ in range(2):  # what CUDA and TensorRT keep for good
         session = Session(path, built.package)
         session.warm_up()
-        session.close()
+        del session
     before = free_bytes()
     for _ in range(5):
         session = Session(path, built.package)
         session.warm_up()
-        session.close()
+        del session
     assert before - free_bytes() < 16 << 20
 
 
@@ -174,7 +174,7 @@ def test_kernels_of_rtx_are_kept(built: Built, tmp_path: Path) -> None:
     for _ in range(2):
         session = Session(built.folder(STATIC) / PLAN, built.package, kernels=tmp_path)
         session.warm_up()
-        session.close()
+        del session
         (file,) = tmp_path.iterdir()
         assert file.stat().st_size > 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import signal
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from arlo.config import gateway
 from arlo.control.plane import Cluster
 from arlo.control.reconcile import moves
 from arlo.planning.placement.assignment import assign
@@ -44,7 +44,9 @@ def move(cluster: Cluster, **wanted: int) -> None:
     cluster.reconciler.want(assign(allocation, cluster.reconciler.views()))
 
 
-async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_workers_killed_and_hanging(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = configure(
         tmp_path,
         runtime(16, 2, load_delay_ms=500),
@@ -53,7 +55,7 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
         hang_timeout_s=6,
     )
     # All three die at once: a row that meets each of them on its way has been sent three times then.
-    config = dataclasses.replace(config, dispatch=dataclasses.replace(config.dispatch, max_attempts=4))
+    monkeypatch.setitem(gateway.DISPATCH, "max_attempts", 4)
     async with cluster_of(config) as cluster:
         async with steady_load(endpoint(cluster)) as load:
             await settled(cluster)
@@ -84,7 +86,7 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
             )
             await settled(cluster)
             # What waited for the workers yields to what can be on time, and is answered after it.
-            await seen(lambda: cluster.scheduler.stats.queued == 0, "nothing waits any more")
+            await seen(lambda: cluster.scheduler.feed.first.queued == 0, "nothing waits any more")
             await load.more(50)
         load.check()
         assert "no health check for 6 s" in str(events(caplog, "worker_state"))
@@ -94,7 +96,7 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
 
 def in_flight(cluster: Cluster, name: str) -> int:
     """Requests that the gateway waits for from a worker."""
-    return sum(item.in_flight for item in cluster.scheduler.stats.instances if item.worker == name)
+    return sum(item.in_flight for item in cluster.scheduler.feed.first.instances if item.worker == name)
 
 
 async def test_a_worker_that_hangs_while_it_is_let_go(tmp_path: Path) -> None:
@@ -102,8 +104,8 @@ async def test_a_worker_that_hangs_while_it_is_let_go(tmp_path: Path) -> None:
     async with cluster_of(config) as cluster:
         async with steady_load(endpoint(cluster)) as load:
             os.kill(pid(cluster, "w2"), signal.SIGSTOP)
-            before = cluster.scheduler.stats
-            await seen(lambda: cluster.scheduler.stats is not before and in_flight(cluster, "w2"), "requests hang")
+            before = cluster.scheduler.feed.first
+            await seen(lambda: cluster.scheduler.feed.first is not before and in_flight(cluster, "w2"), "requests hang")
             cluster.reconciler.let_go("w2")
             await seen(lambda: len(cluster.status().workers) == 2, "gone")
             await settled(cluster)

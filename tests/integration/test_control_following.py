@@ -14,7 +14,7 @@ import pytest
 
 from arlo.control.pool import make_pool
 from arlo.control.watch import recycler
-from arlo.planning import planner
+from arlo.planning import by_length
 from arlo.planning.allocation.problem import Allocation, AllocationProblem, SolverError
 from arlo.planning.health.creep import CreepDetector
 from tests.fakes.emulated_cluster import (
@@ -121,7 +121,7 @@ async def test_a_solver_that_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(Broken, "error", error)
-    monkeypatch.setattr(planner, "make_solver", lambda *_, **__: Broken())
+    monkeypatch.setattr(by_length, "make_solver", lambda *_, **__: Broken())
     config = configure(tmp_path, runtime(16, 2), runtime(64, 8), allocation="{16 = 1, 64 = 2}", control="period_s = 1")
     async with cluster_of(config) as cluster:
         async with steady_load(endpoint(cluster), lengths=(1, 20)) as load:
@@ -157,6 +157,6 @@ async def test_servers_that_somebody_else_restarts(tmp_path: Path) -> None:
                     await settled(cluster)
                     await load.more(50)
                 # What waited for the server yields to what can be on time, and is answered after it.
-                await seen(lambda: cluster.scheduler.stats.queued == 0, "nothing waits any more")
+                await seen(lambda: cluster.scheduler.feed.first.queued == 0, "nothing waits any more")
             load.check()
             assert cluster.status().observed == {R16: 2, R64: 1}

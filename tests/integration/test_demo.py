@@ -1,4 +1,4 @@
-"""`arlo demo`, short: the whole path on the real model, and Ctrl-C in the middle of it."""
+"""`make demo`, short: the whole path on the real model, and Ctrl-C in the middle of it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from arlo.cli.demo.check import LIMIT
-from arlo.cli.demo.emulated import WAYS
+from benchmarks.demos.whole.check import LIMIT
+from benchmarks.demos.whole.emulated import WAYS
 from tests.fakes.processes import MARK, kill_marked, marked, nothing_left
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -42,7 +42,7 @@ def mark() -> Iterator[str]:
 def command(folder: Path, *arguments: str) -> list[str]:
     (folder / "demo.toml").write_text(CONFIG)
     where = ["--config", str(folder / "demo.toml"), "--out", str(folder / "out")]
-    return [sys.executable, "-m", "arlo.cli", "demo", *where, "--slo-ms", "10000", *arguments]
+    return [sys.executable, "-m", "benchmarks.demos.whole", *where, "--slo-ms", "10000", *arguments]
 
 
 async def test_demo(tmp_path: Path, mark: str) -> None:

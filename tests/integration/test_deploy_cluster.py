@@ -222,7 +222,7 @@ async def test_the_cluster_serves_and_outlives_its_control_plane(tmp_path: Path)
         # The control service's own health check, and what people ask.
         said = json.loads(next(line for line in logs["control"].read_text().splitlines() if '"ready"' in line))
         await until_healthy("control", int(said["control"].rpartition(":")[2]), logs["control"], control)
-        code, text = await arlo("status", str(config), "--json")
+        code, text = await arlo("top", "--once", str(config), "--json")
         assert code == 0, text
         assert json.loads(text)["health"] == "ready"
 

@@ -1,4 +1,4 @@
-"""`arlo profile` on real Triton workers with the emulated engine, whose latencies are known."""
+"""`arlo compile profile` on real Triton workers with the emulated engine, whose latencies are known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-MEASURE = (sys.executable, "-m", "arlo.cli", "profile")
+MEASURE = (sys.executable, "-m", "arlo.cli", "compile", "profile")
 QUICK = ("--precision", "0.05", "--max-seconds", "2")
 # What may be on top of the table in the worker's own time. Generous, for a loaded machine.
 OVERHEAD_US = 6000
@@ -259,19 +259,3 @@ async def test_cancelled_during_a_long_request(tmp_path: Path, monkeypatch: pyte
                 await task
         measured = await profile(ProfileOptions(runtimes=("emu_len32",), max_seconds=1, precision=0.1))
         assert measured.runtimes[1].points[0].p50_us >= 2000
-
-
-async def test_instances_side_by_side(tmp_path: Path, mark: str) -> None:
-    """Two workers at once, whose engines wait alone: how much slower both are is the machine's."""
-    write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 64], latency_ms=[5, 200])
-    quick = ("--batches", "1", "--precision", "0.2", "--max-seconds", "1")
-    done = arlo_profile(mark, tmp_path, "emu", "--colocate", "2", "--update", *quick)
-    assert done.returncode == 0, done.stderr
-    found = LatencyProfile.load(tmp_path / "emu-latency.json").colocation
-    assert found is not None
-    assert found.runtime == "emu_len64"
-    assert len(found.mean_us) == 2
-    assert min(found.mean_us) >= 200_000
-    assert Manifest.load(tmp_path / "emu").fit == found.fit
-    assert f"{found.fit} instance(s) of emu_len64 fit the device" in done.stdout
-    await nothing_left(mark)

@@ -153,7 +153,7 @@ async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
 async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
     """The records of the stages have nothing in common, whatever cascade.json says."""
     written(tmp_path)
-    more = 'shadow_share = 1.0\nshadow_max_busy = 1.0\ndrift = "raise"\nworker_watts = [60, 400]'
+    more = 'shadow_share = 1.0\nshadow_max_busy = 1.0\ndrift = "raise"'
     toml = SERVE.replace("slo_ms", f"{more}\nslo_ms", 1)
     (tmp_path / "serve.toml").write_text(toml)
     async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
@@ -171,14 +171,13 @@ async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
         assert said.count('"cascade_drift"') == 2  # of the one point, then of the other
         assert '"cascade_point_raised"' in said
         status = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "status", "--admin", served.ready["admin"]),
+            *(sys.executable, "-m", "arlo.cli", "top", "--once", "--admin", served.ready["admin"]),
             *("--control", served.ready["control"]),
             stdout=asyncio.subprocess.PIPE,
         )
         out = (await status.communicate())[0].decode()
         assert "point safe" in out
         assert "DRIFT: shadow rows" in out
-        assert "J a row" in out  # by the model, or by a counter of this machine's
         served.process.send_signal(signal.SIGTERM)
         assert await served.wait() == 0
 
@@ -190,7 +189,7 @@ async def test_another_point_is_chosen_while_rows_come(tmp_path: Path) -> None:
 
     async def use(served: Any, *words: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "cascade", "use", str(tmp_path / "serve.toml"), *words),
+            *(sys.executable, "-m", "arlo.cli", "config", "use", str(tmp_path / "serve.toml"), *words),
             *("--admin", served.ready["admin"]),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -267,7 +266,7 @@ async def test_another_point_brings_another_plan(tmp_path: Path) -> None:
                 await asyncio.sleep(0.2)
         assert [plan["reason"] for plan in served.events("plan")] == ["start"]
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "cascade", "use", str(tmp_path / "serve.toml"), "safe"),
+            *(sys.executable, "-m", "arlo.cli", "config", "use", str(tmp_path / "serve.toml"), "safe"),
             *("--admin", served.ready["admin"]),
         )
         assert await process.wait() == 0

@@ -99,16 +99,16 @@ async def test_two_models_of_one_file_share_the_workers(tmp_path: Path) -> None:
         admin = served.ready["admin"]
         for name, lengths, slo_ms in (("embedder", [16, 64, 256], 500), ("reranker", [64, 512], 1000)):
             told = json.loads(
-                (await asyncio.to_thread(cli, "status", "--admin", admin, "--model", name, "--json")).stdout
+                (await asyncio.to_thread(cli, "top", "--once", "--admin", admin, "--model", name, "--json")).stdout
             )
             assert told["health"] == "ready"
             assert [level["max_length"] for level in told["stats"][name]["levels"]] == lengths
             assert [level["instances"] for level in told["stats"][name]["levels"]] == [2] * len(lengths)
-            shown = (await asyncio.to_thread(cli, "status", "--admin", admin, "--model", name)).stdout
+            shown = (await asyncio.to_thread(cli, "top", "--once", "--admin", admin, "--model", name)).stdout
             assert re.search(rf"^{name} +{slo_ms} ms ", shown, re.MULTILINE), shown
         # Asked of none of them, everything tells of both.
-        shown = (await asyncio.to_thread(cli, "status", "--admin", admin)).stdout
-        words = ("status", "--control", served.ready["control"], "--interval", "0.3")
+        shown = (await asyncio.to_thread(cli, "top", "--once", "--admin", admin)).stdout
+        words = ("top", "--once", "--control", served.ready["control"], "--interval", "0.3")
         both = (await asyncio.to_thread(cli, *words)).stdout
         for name in ("embedder", "reranker"):
             assert name in shown
@@ -130,7 +130,7 @@ async def test_two_models_of_one_file_share_the_workers(tmp_path: Path) -> None:
         await until(lambda: served.events("worker_restarted"), "a restart")
 
         async def ready() -> bool:
-            told = await asyncio.to_thread(cli, "status", "--admin", admin, "--model", "reranker", "--json")
+            told = await asyncio.to_thread(cli, "top", "--once", "--admin", admin, "--model", "reranker", "--json")
             return bool(json.loads(told.stdout)["health"] == "ready")
 
         await until(ready, "both workers", timeout_s=40)

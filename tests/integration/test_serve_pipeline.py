@@ -115,7 +115,7 @@ async def test_demand_moves_the_plan_to_faster_variants_and_back(tmp_path: Path)
                     await asyncio.sleep(1 / rate)
 
         def status() -> str:
-            words = ("status", "--admin", served.ready["admin"], "--model", "moving")
+            words = ("top", "--once", "--admin", served.ready["admin"], "--model", "moving")
             done = subprocess.run(
                 [sys.executable, "-m", "arlo.cli", *words], check=True, capture_output=True, text=True
             )
@@ -156,7 +156,18 @@ async def test_a_flow_is_served(tmp_path: Path) -> None:
         inner = f"{NAME}.topic.", f"{NAME}.tags."
         check_cascade_like(answer, records, prefixes=inner)
         status = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "status", "--admin", served.ready["admin"], "--model", NAME, "--json"),
+            *(
+                sys.executable,
+                "-m",
+                "arlo.cli",
+                "top",
+                "--once",
+                "--admin",
+                served.ready["admin"],
+                "--model",
+                NAME,
+                "--json",
+            ),
             stdout=asyncio.subprocess.PIPE,
         )
         out, _ = await status.communicate()

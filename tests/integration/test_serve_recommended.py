@@ -87,7 +87,7 @@ def serving(folder: Path, **environment: str) -> Iterator[dict[str, Any]]:
 
 def status(ready: dict[str, Any]) -> dict[str, Any]:
     """What the gateway serves."""
-    command = (sys.executable, "-m", "arlo.cli", "status", "--admin", ready["admin"], "--json")
+    command = (sys.executable, "-m", "arlo.cli", "top", "--once", "--admin", ready["admin"], "--json")
     raw: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
     return raw
 
@@ -141,7 +141,7 @@ def test_what_nobody_measured_is_measured_first(tmp_path: Path) -> None:
     ):
         done = arlo(*arguments)
         assert done.returncode == 2, done.stderr
-        assert "`arlo profile" in done.stderr
+        assert "`arlo compile profile" in done.stderr
     out = tmp_path / "latency.json"
     done = arlo("profile", repository, "--out", out, "--update", "--precision", "0.2", "--max-seconds", "1")
     assert done.returncode == 0, done.stderr

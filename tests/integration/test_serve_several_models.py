@@ -45,7 +45,7 @@ FREE = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "admin": "127.0.0.1:1"}
 
 @contextlib.asynccontextmanager
 async def gateway_alone(folder: Path) -> AsyncIterator[dict[str, str]]:
-    """`arlo gateway` and its addresses."""
+    """`arlo serve gateway` and its addresses."""
     config = CONFIG.format(name="any", repository="any", slo_ms=500, **FREE)
     config = (
         config.replace("several_models = true\n", "")
@@ -55,7 +55,16 @@ async def gateway_alone(folder: Path) -> AsyncIterator[dict[str, str]]:
     (folder / "gateway.toml").write_text(config)
     mark, ready = uuid.uuid4().hex, folder / "ready.json"
     gateway = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "arlo.cli", "gateway", str(folder / "gateway.toml"), "--ready-file", str(ready)),
+        *(
+            sys.executable,
+            "-m",
+            "arlo.cli",
+            "serve",
+            "gateway",
+            str(folder / "gateway.toml"),
+            "--ready-file",
+            str(ready),
+        ),
         env={**os.environ, MARK: mark},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -85,7 +94,7 @@ async def answer(client: AsyncClient, length: int) -> None:
 
 
 async def status(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "arlo.cli", "status", *arguments]
+    command = [sys.executable, "-m", "arlo.cli", "top", "--once", *arguments]
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
 
 

@@ -66,7 +66,7 @@ async def test_tasks_and_a_further_one(source: Path, tmp_path: Path, monkeypatch
     monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
     out, port = tmp_path / "out", free_port("127.0.0.1")
     files = [f"{task}={write_data(tmp_path / f'{task}.jsonl', labels)}" for task, labels in TASKS.items()]
-    words = ["adapt", source, "--merge", "0,3", "--schedules", "chosen", "--length", "24", "--max-batch", "4"]
+    words = ["adapt", source, "--merge", "0,3", "--length", "24", "--max-batch", "4"]
     words += ["--slo-ms", "2000", "--out", out]
     await arlo(*words, *(word for file in files for word in ("--data", file)))
     result = read_adapted(out)
@@ -97,7 +97,7 @@ async def test_tasks_and_a_further_one(source: Path, tmp_path: Path, monkeypatch
         assert await stream > 0
         answer = httpx.post(f"{http}/predict", json={"inputs": TEXTS[0], "task": "mood"}, timeout=30)
         assert {each["label"] for each in answer.json()} == set(FURTHER), answer.text
-        said = await arlo("status", "--model", "model", "--admin", served.ready["admin"], "--json")
+        said = await arlo("top", "--once", "--model", "model", "--admin", served.ready["admin"], "--json")
         outcomes = json.loads(said)["stats"]["model"]
         assert served.events("tasks_failed") == []
         assert served.events("tasks_added")[0]["tasks"] == ["mood"]

@@ -153,20 +153,6 @@ def add_all(sim: _core.Simulation, program: Program) -> None:
         sim.add_worker(number, at)
 
 
-def members(program: Program, number: int) -> list[Runtime]:
-    """The runtimes of a bundle, or the runtime of that number alone."""
-    if number < len(program.runtimes):
-        return [program.runtimes[number]]
-    return [program.runtimes[i] for i in program.bundles[number - len(program.runtimes)][0]]
-
-
-def inflight_limit(program: Program, number: int) -> int:
-    """In batches; in rows where none are formed."""
-    if number < len(program.runtimes):
-        return program.runtimes[number].inflight_limit
-    return program.bundles[number - len(program.runtimes)][1]
-
-
 def feed(sim: _core.Simulation, arrivals: list[tuple[int, int]]) -> None:
     times = np.array([at for at, _ in arrivals], np.int64)
     sim.feed(times, np.array([length for _, length in arrivals], np.int32))

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arlo import _core
-from tests.property.linear_scan import LinearScan
-from tests.property.linear_timed import LinearEft
+from tests.property.linear_scan import LinearEft, LinearScan
 from tests.property.programs import ALL_KINDS, Driver, Event, events, fleet
 
 

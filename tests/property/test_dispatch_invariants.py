@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from arlo import _core
 from tests.property.programs import ALL_KINDS, Call, Driver, Event, events, fleet
 
-CALM = [*["arrive"] * 6, *["finish"] * 4, "join", "cancel", "expire"]  # nothing is retried or bound again
-
 
 @dataclass
 class LateDriver(Driver):
@@ -112,26 +110,3 @@ def test_invariants(policy: str, start: list[Event], program: list[Event], max_q
     driver = LateDriver(scheduler, fair=False) if policy == "late" else Driver(scheduler)
     run(driver, start, program, max_queued)
     wind_down(driver)
-
-
-@given(start=fleet(), program=events(CALM))
-@settings(max_examples=150, deadline=None)
-def test_eft_keeps_the_order_within_an_instance(start: list[Event], program: list[Event]) -> None:
-    driver = Driver(_core.Scheduler("eft"), fair=False)
-    bound: dict[int, int] = {}  # instance by tag
-    for event in start + program:
-        driver.now += event[3]
-        call = driver.resolve(event)
-        if call is None:
-            continue
-        before = {i: driver.scheduler.view(i).queued for i in driver.present()}
-        answer, decisions = driver.do(call)
-        if call[0] == "join":
-            bound = {}  # what waits may be bound to another instance now
-        if call[0] == "arrive" and answer == "QUEUED":
-            (bound[int(str(call[1]))],) = [i for i in before if driver.scheduler.view(i).queued > before[i]]
-        for decision in decisions:
-            if decision[0] == "start" and decision[1] in bound:
-                tag = int(str(decision[1]))
-                assert bound[tag] == decision[2]
-                assert not [t for t in driver.waiting if t < tag and bound.get(t) == bound[tag]]

@@ -1,4 +1,4 @@
-"""Plans of random small flows: the exact solver against others and against trying everything; what always holds."""
+"""Plans of random small flows: the exact solver against HiGHS; what always holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import assume, given, settings
@@ -18,8 +17,6 @@ from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import Answer, FlowPlan, FlowProblem
 from arlo.planning.flows.window import HIGHEST, LOWEST, ON_TIME, Second, on_time
-from benchmarks.papers.loki.planners import PLANNERS, PlannerName, plan_as
-from benchmarks.papers.loki.routing import Routing, accuracy, by_plan, maf
 from tests.fakes.flow_evaluate import evaluate
 from tests.fakes.flows import metered, random_flow
 
@@ -85,44 +82,6 @@ def test_exact_is_highs(seed: int) -> None:
     assert sum(share for _, share in found.mixes) == pytest.approx(found.served)
 
 
-@settings(max_examples=25, deadline=None)
-@given(SEEDS)
-def test_exact_is_gurobi(seed: int) -> None:
-    pytest.importorskip("gurobipy")
-    from arlo.planning.allocation.bounds import SolverMissing
-    from tests.fakes.flow_programs.gurobi import GurobiFlowSolver
-
-    asked = random_problem(seed)
-    try:
-        checked = GurobiFlowSolver().solve(asked)
-    except SolverMissing as error:
-        pytest.skip(str(error))
-    assert value(asked, EXACT.solve(asked)) == pytest.approx(value(asked, checked), abs=2e-5)
-
-
-@settings(max_examples=12, deadline=None)
-@given(SEEDS)
-def test_exact_is_the_best_of_all_instances(seed: int) -> None:
-    """Every choice of whole instances, each with the best shares for it: a linear program by scipy."""
-    optimize = pytest.importorskip("scipy.optimize")
-    asked = dataclasses.replace(random_problem(seed, 4, 3), single_batch=False)
-    pools = [(at, o) for at, stage in enumerate(asked.stages) for o in range(len(stage.options))]
-    assume(len(pools) <= 5)
-    policies = asked.policies()
-    cost = [-worth(asked, policy) - asked.unserved for policy in policies]
-    load = [[0.0] * len(policies) for _ in pools]
-    for p, policy in enumerate(policies):
-        for at, busy in enumerate(asked.load(policy)):
-            load[pools.index((at, policy[at]))][p] = busy
-    best = -asked.unserved
-    for counts in itertools.product(range(asked.workers + 1), repeat=len(pools)):
-        if sum(counts) != asked.workers or not policies:
-            continue
-        solved = optimize.linprog(cost, A_ub=[*load, [1.0] * len(policies)], b_ub=[*counts, 1.0])
-        best = max(best, -solved.fun - asked.unserved)
-    assert value(asked, EXACT.solve(asked)) == pytest.approx(best, abs=1e-6)
-
-
 @settings(max_examples=100, deadline=None)
 @given(SEEDS)
 def test_with_workers_enough_all_take_the_best_of_all_policies(seed: int) -> None:
@@ -171,19 +130,17 @@ def flow_watts(plan: FlowPlan, stage: int, variant: int) -> float:
     return plan.flow.stages[stage].variants[variant].watts
 
 
-@settings(max_examples=40, deadline=None)
-@given(SEEDS, st.sampled_from(PLANNERS))
-def test_plans_keep_what_they_promise(seed: int, planner: PlannerName) -> None:
+@settings(max_examples=25, deadline=None)
+@given(SEEDS)
+def test_plans_keep_what_they_promise(seed: int) -> None:
     rng = random.Random(seed)
     flow, demand, workers = random_watts(random_flow(seed), rng), rng.uniform(1, 200), rng.randint(3, 20)
-    plan = plan_as(flow, planner, demand=demand, workers=workers)
-    assert plan == dataclasses.replace(plan_as(flow, planner, demand=demand, workers=workers), solve_s=plan.solve_s), (
-        "the same question has the same answer"
-    )
-    if planner != "proteus":  # whose stages do not know of each other
-        verdict = evaluate(plan)
-        assert verdict.problems == ()
-        assert verdict.accuracy == pytest.approx(plan.accuracy, abs=1e-6)
+    plan = make_plan(flow, demand=demand, workers=workers)
+    again = make_plan(flow, demand=demand, workers=workers)
+    assert plan == dataclasses.replace(again, solve_s=plan.solve_s), "the same question has the same answer"
+    verdict = evaluate(plan)
+    assert verdict.problems == ()
+    assert verdict.accuracy == pytest.approx(plan.accuracy, abs=1e-6)
     assert (plan.step == "overload") == (plan.served < 1 - 1e-6) == bool(plan.reason)
     assert plan.accuracy <= plan.bound + 1e-6
     assert plan.workers <= workers
@@ -225,87 +182,3 @@ def test_the_window_leaves_no_more_late_than_a_number(seed: int) -> None:
     if on_time(fixed, seconds) >= ON_TIME:
         assert found.utilisation >= fixed.utilisation
         assert found.served >= fixed.served - 1e-6
-
-
-@settings(max_examples=25, deadline=None)
-@given(SEEDS, st.booleans())
-def test_more_workers_or_time_never_hurt(seed: int, time: bool) -> None:
-    flow = random_flow(seed)
-    less = make_plan(flow, demand=60, workers=6, solver=EXACT)
-    flow = dataclasses.replace(flow, slo_ms=flow.slo_ms * 1.5) if time else flow
-    more = make_plan(flow, demand=60, workers=6 if time else 9, solver=EXACT)
-    assert more.served >= less.served - 1e-6
-    if less.served >= 1 - 1e-6:
-        assert more.accuracy >= less.accuracy - 1e-6
-
-
-@settings(max_examples=25, deadline=None)
-@given(SEEDS)
-def test_ours_is_lokis_two_steps_where_the_best_variants_make_the_best_path(seed: int) -> None:
-    rng = random.Random(seed)
-    flow = dataclasses.replace(random_flow(seed), utilisation=1.0)
-    demand, workers = rng.uniform(1, 100), rng.randint(3, 12)
-    ours = make_plan(flow, demand=demand, workers=workers, solver=EXACT)
-    loki = plan_as(flow, "loki", demand=demand, workers=workers, solver=EXACT)
-    assert ours.served >= loki.served - 1e-6
-    if loki.step == "hardware" and loki.accuracy >= ours.accuracy - 1e-9:
-        assert ours.workers <= loki.workers
-    elif loki.served >= 1 - 1e-6:
-        assert ours.accuracy >= loki.accuracy - 1e-6, "several batch caps of a variant, or fewer rows of another"
-
-
-@settings(max_examples=40, deadline=None)
-@given(SEEDS, st.sampled_from([maf, by_plan]))
-def test_tables_of_routers(seed: int, router: Callable[[FlowPlan, float], Routing]) -> None:
-    rng = random.Random(seed)
-    plan = make_plan(random_flow(seed), demand=rng.uniform(5, 100), workers=12)
-    demand = plan.demand * rng.uniform(0.3, 1.5)
-    found = router(plan, demand)
-    for table in found.tables.values():
-        assert sum(p for _, p in table) == pytest.approx(1)
-        assert all(p >= 0 for _, p in table)
-    for i, pool in enumerate(plan.pools):
-        if pool.stage not in found.overloaded:
-            assert found.incoming[i] <= pool.capacity * (1 + 1e-9)
-    into = sum(rate for rate, pool in zip(found.incoming, plan.pools, strict=True) if pool.stage == plan.flow.entry)
-    assert into == pytest.approx(demand) or not plan.pools
-
-
-@settings(max_examples=40, deadline=None)
-@given(SEEDS)
-def test_most_accurate_first_is_best_where_factors_are_equal(seed: int) -> None:
-    """A chain whose variants all send on as many rows: no other routing of these pools is more accurate."""
-    optimize = pytest.importorskip("scipy.optimize")
-    rng = random.Random(seed)
-    flow = random_flow(seed, most_stages=2)
-    edges = tuple(
-        dataclasses.replace(edge, expand=dataclasses.replace(edge.expand, factor=(1.3,)), combine="product")
-        for edge in flow.edges
-        if edge.head is not None
-    )
-    flow = dataclasses.replace(flow, edges=edges, slo_ms=1e9)
-    plan = plan_as(flow, "loki", demand=rng.uniform(10, 100), workers=10)
-    found = maf(plan, plan.demand)
-    if found.overloaded or len(flow.stages) < 2:
-        return
-    paths = list(plan.feasible)
-    right = [-_product(plan, path) for path in paths]
-    rows = {0: 1.0, 1: 1.3}
-    limits = [
-        [plan.demand * rows[pool.stage] if i in path else 0.0 for path in paths] for i, pool in enumerate(plan.pools)
-    ]
-    solved = optimize.linprog(
-        right, A_ub=limits, b_ub=[pool.capacity for pool in plan.pools], A_eq=[[1.0] * len(paths)], b_eq=[1.0]
-    )
-    assert accuracy(plan, found) == pytest.approx(-solved.fun, abs=1e-6)
-    grown = rng.randrange(len(plan.pools))  # more of any pool never makes it worse
-    pools = list(plan.pools)
-    pools[grown] = dataclasses.replace(pools[grown], capacity=1.5 * pools[grown].capacity)
-    larger = dataclasses.replace(plan, pools=tuple(pools))
-    more = maf(larger, plan.demand)
-    assert not more.overloaded
-    assert accuracy(larger, more) >= accuracy(plan, found) - 1e-9
-
-
-def _product(plan: FlowPlan, path: tuple[int, ...]) -> float:
-    return math.prod(plan.flow.stages[plan.pools[i].stage].accuracy(plan.pools[i].variant) for i in path)

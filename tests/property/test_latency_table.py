@@ -11,6 +11,7 @@ from arlo import _core
 from arlo import config as configuration
 from arlo.catalog.latency import LatencyTable, ms_in_ns
 from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
+from arlo.control.mode import mode_of
 from arlo.control.reconcile.placement import deployment_message
 from arlo.planning.allocation.curves import capacity, curve
 from arlo.planning.allocation.problem import LatencyCurve
@@ -100,11 +101,11 @@ def test_the_cases_that_were_counted_in_different_ways() -> None:
     manifest = Manifest(
         model="m", task="emulated", source="", tokenizer=None, inputs=(), outputs=(), runtimes=(batched,)
     )
-    message = deployment_message(config, manifest, [("w0", "m_64")], {"w0": "h:1"})
+    message = deployment_message(mode_of(config, manifest), [("w0", "m_64")], {"w0": "h:1"})
     assert [runtime.capacity for runtime in message.runtimes] == [57]
     assert [instance.inflight_limit for instance in message.instances] == [2], "a batch that runs, and the next one"
     config = configuration.parse(f'{text}\n[dispatch]\nbatching = "worker"', base=Path())
-    message = deployment_message(config, manifest, [("w0", "m_64")], {"w0": "h:1"})
+    message = deployment_message(mode_of(config, manifest), [("w0", "m_64")], {"w0": "h:1"})
     assert [instance.inflight_limit for instance in message.instances] == [16], "the same, in rows"
 
 

@@ -71,19 +71,6 @@ def test_one_stage_is_an_mdc_queue() -> None:
         assert wait_s == pytest.approx(mmc_s * cosmetatos, rel=0.04)
 
 
-def test_a_tandem_of_two_is_a_jackson_network() -> None:
-    quantiles = -np.log1p(-(np.arange(4096) + 0.5) / 4096)
-    rate, times = 300.0, (0.002, 0.0025)
-    sim = engine(1000, quantiles)
-    stages = [[(i, 1.0, round(s * S), s)] for i, s in enumerate(times)]
-    sim.set_pipeline(_core.Pipeline(stages, [(0, 1, [1.0], 0)], drop="none"), [("constant", [1.0], [1.0], [], 1, [])])
-    for i, s in enumerate(times):
-        pool(sim, i, s * 1e3, 1)
-    feed(sim, poisson(rate, 300_000))
-    expected = sum(1 / (1 / (s * quantiles.mean()) - rate) for s in times)
-    assert sim.columns()["latency_ns"].mean() / S == pytest.approx(expected, rel=0.04)
-
-
 def test_a_cascade_is_an_mg1_queue_for_the_rows_that_go_on() -> None:
     # The first stage has a worker for every row, so that rows leave it as a Poisson process, and so do three tenths of
     # them. What they wait at the second stage is then that of M/G/1, by Pollaczek and Khinchine.
@@ -101,31 +88,6 @@ def test_a_cascade_is_an_mg1_queue_for_the_rows_that_go_on() -> None:
     wait = busy * times[1] * float((service**2).mean()) / (2 * (1 - busy))
     assert sim.columns()["latency_ns"].mean() / S == pytest.approx(times[0] + share * (wait + times[1]), rel=0.04)
     assert sim.pipeline_totals()["visits"][1] == pytest.approx(share * 600_000, rel=0.01)
-
-
-def test_as_many_are_inside_as_come_times_how_long_they_stay() -> None:
-    # Little's law: of all visits, rows inside on average = rows a second x time there; and a worker's rows by itself,
-    # which is the stage's time of executing.
-    arrived = poisson(300, 40_000)
-    sim = engine(1000)
-    sim.set_pipeline(
-        _core.Pipeline([[(0, 1.0, MS, 0.001)], [(1, 1.0, 2 * MS, 0.002)]], [(0, 1, [1.0], 0)], drop="none"),
-        [("constant", [1.0], [1.0], [], 1, [])],
-    )
-    pool(sim, 0, 1, 1)
-    pool(sim, 1, 2, 1)
-    sim.feed(arrived, np.ones(len(arrived), np.int32))
-    inside, looks = 0, 0
-    executing = np.zeros(2)
-    for at in range(0, int(arrived[-1]), 3_700_000):
-        sim.advance(at)
-        inside += sim.queued + sim.in_flight
-        executing += np.array(sim.workers()["executing"])
-        looks += 1
-    sim.finish()
-    rate = len(arrived) / (arrived[-1] / S)
-    assert inside / looks == pytest.approx(rate * sim.columns()["latency_ns"].mean() / S, rel=0.03)
-    assert executing / looks == pytest.approx(rate * np.array([0.001, 0.002]), rel=0.03)
 
 
 @st.composite

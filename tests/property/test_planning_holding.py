@@ -84,17 +84,6 @@ def test_no_set_that_fits_costs_less_and_the_longest_is_always_held(
     assert (plain_cost(held.runtimes, counts), held.memory_mb) == least
 
 
-@given(fleets(), st.integers(1, 20), st.integers(0, 10))
-@settings(max_examples=150, deadline=None)
-def test_more_memory_never_makes_it_worse(
-    fleet: tuple[list[Runtime], dict[int, int]], memory_mb: int, more: int
-) -> None:
-    runtimes, counts = fleet
-    least = max(runtimes, key=lambda each: each.max_length).memory_mb or 0
-    little = best(Wanted(runtimes, counts, SLO_MS), memory_mb=least + memory_mb)
-    assert best(Wanted(runtimes, counts, SLO_MS), memory_mb=least + memory_mb + more).row_us <= little.row_us
-
-
 @given(st.lists(st.tuples(fleets(), st.sampled_from([0.5, 1.0, 3.0])), min_size=1, max_size=3), st.integers(1, 25))
 @settings(max_examples=150, deadline=None)
 def test_several_models_are_held_as_a_search_of_all_sets_says(

@@ -13,9 +13,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from arlo.planning.placement.assignment import assign, changed
+from arlo.planning.placement.assignment import changed
 from arlo.planning.placement.replacement import Change, Step, carried, replacement_plan
-from arlo.planning.view import RuntimeView, WorkerView
+from arlo.planning.view import RuntimeView
 
 # Alike up to rounding; a plan treats less than 1e-6 of the requests as nothing.
 LOSS = 1e-5
@@ -138,40 +138,6 @@ def others(case: Case, state: Mapping[str, str | None], todo: set[str]) -> Itera
     else:
         changes = [change for change in changes if case.keeps_longest(state, [change])] or changes
     return ((change, case.least(state, [change])) for change in changes)
-
-
-@st.composite
-def clusters(draw: st.DrawFn) -> tuple[list[RuntimeView], list[float], list[WorkerView], dict[str, int]]:
-    runtimes, demand = draw(runtimes_and_demand())
-    names = [runtime.name for runtime in runtimes]
-    workers = [
-        WorkerView(
-            id=f"w{i}",
-            serving=draw(st.sampled_from([None, *names])),
-            busy=draw(st.floats(0, 1)),
-            usable=draw(st.integers(0, 3)) > 0,
-        )
-        for i in range(draw(st.integers(0, 30)))
-    ]
-    return runtimes, demand, workers, {name: draw(st.integers(0, 8)) for name in names}
-
-
-@settings(max_examples=200, deadline=None)
-@given(cluster=clusters(), max_parallel=st.integers(1, 8), overlap=st.booleans())
-def test_from_allocation_to_steps_with_unusable_workers(
-    cluster: tuple[list[RuntimeView], list[float], list[WorkerView], dict[str, int]], max_parallel: int, overlap: bool
-) -> None:
-    runtimes, demand, workers, allocation = cluster
-    usable = {worker.id for worker in workers if worker.usable}
-    current = {worker.id: worker.serving for worker in workers if worker.usable}
-    desired = assign(allocation, workers)
-    case = Case(runtimes, current, desired, demand, max_parallel, overlap)
-    steps = case.plan()
-    moved = [change.worker for step in steps for change in step.changes]
-    assert sorted(moved) == sorted(changed(current, desired))
-    assert usable.issuperset(moved)
-    if case.longest in desired.values():
-        assert not any(step.interrupts for step in steps)
 
 
 @settings(max_examples=200, deadline=None)

@@ -144,27 +144,3 @@ def test_a_constant_load_is_not_followed_up_and_down(run: Run, load: int, base_m
     event(f"{run.policy.name}: turns" if turns > 1 else f"{run.policy.name}: at most one turn")
     tries = 1 + seconds // (10 * run.period_s)
     assert turns <= (1 if run.policy.name == "headroom" else 1 + 2 * tries)
-
-
-def test_a_load_between_two_sizes_is_tried_again_every_ten_periods() -> None:
-    """0.8 of an instance is too much for one (p98 at 100 % of the SLO) and little for two (33 %)."""
-    policy = make_policy(
-        "target",
-        min_workers=1,
-        max_workers=4,
-        scale_out_share=0.95,
-        scale_in_share=0.5,
-        scale_in_period_s=60,
-        headroom=0.05,
-        cooldown_s=10,
-    )
-    cluster = Cluster(5, 1, {})
-    cluster.add(usable=True, serving="long")
-    cluster.add(usable=True, serving="short")
-    run, actions = Run(policy, cluster, 1, 4, 60), []
-    for now in range(3600):
-        decision = policy.decide(cluster.tick(now, 0.8))
-        obey(run, decision, now)
-        if decision.action != "none":
-            actions.append(decision.action)
-    assert actions == ["remove", "add"] * 6

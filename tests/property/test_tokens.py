@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
-import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from arlo import _core
-from arlo.simulator.tokens.file import load_tokens
-from arlo.simulator.tokens.run import draw_kinds, run
-from benchmarks.papers.otas import as_printed
 
 Options = list[tuple[int, float, int]]
 Queue = list[tuple[Options, float]]
@@ -105,22 +99,3 @@ def test_batching(rows: list[tuple[int, int, float]], delta: int, most: int, eta
             assert abs(due - deadline) <= eta
             assert abs(queries[each[0]][2] - utility) <= 0.8
             due = min(due, deadline)
-
-
-@pytest.mark.parametrize("rate", [300, 560])
-def test_the_paper_in_plain_python(rate: int) -> None:
-    """OTAS as printed forms the batches of the product, and comes to nearly what its `printed` rule does."""
-    spec = load_tokens(Path(__file__).parents[2] / "examples" / "simulate" / "otas.toml")
-    arrived = np.sort(np.random.default_rng(rate).integers(0, 5_000_000_000, 5 * rate))
-    kind = draw_kinds(spec, len(arrived), 1)
-    stream = as_printed.Stream(spec, arrived, kind)
-    waiting: list[as_printed.Waiting] = []
-    for query in range(len(arrived)):
-        stream.put(waiting, query)
-    queries = list(zip(arrived.tolist(), stream.deadline.tolist(), stream.worth.tolist(), strict=True))
-    wanted = _core.tokens_batch(queries, 500_000_000, spec.batch, 500_000_000, spec.mu)
-    assert [batch.rows for batch in waiting] == wanted
-    printed = as_printed.otas(spec, arrived, kind)
-    assert printed.queries == len(arrived)
-    assert printed.outcomes["late"] == 0
-    assert printed.utility == pytest.approx(run(spec, "printed", arrived, kind).utility, rel=0.06)

@@ -112,16 +112,7 @@ _RANGES = ((0, 0x80), (0x80, 0x250), (0x300, 0x370), (0x300, 0x2000), (0x2000, 0
 
 def _character(random: random.Random) -> str:
     while True:
-        ranges = (
-            (0, 0x80),
-            (0x80, 0x250),
-            (0x300, 0x370),
-            (0x300, 0x2000),
-            (0x2000, 0x3100),
-            (0, 0x20000),
-            (0, 0x110000),
-        )
-        code = random.randrange(*random.choice(ranges))
+        code = random.randrange(*random.choice(_RANGES))
         if not 0xD800 <= code < 0xE000:
             return chr(code)
 

@@ -8,6 +8,10 @@ copied beside each engine's model.py.
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,12 +30,75 @@ _KINDS: dict[str, Any] = {
 Member = tuple[int, Any, Tensors]  # place in the call, request, its inputs
 
 
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """What Triton says of the instance that is to be opened."""
+
+    folder: Path  # of the model's version
+    device: str  # cpu or cuda
+    device_id: int
+    max_rows: int
+    fixed: bool  # the length is
+    parameters: dict[str, str]  # of config.pbtxt
+
+    @property
+    def threads(self) -> int:
+        """Of the environment variable ARLO_THREADS, else of the parameter `threads`, else 1."""
+        return self.whole("threads", os.environ.get("ARLO_THREADS") or self.parameters.get("threads") or "1")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Those that are recorded."""
+        return tuple(self.whole("lengths", text) for text in self.parameters.get("lengths", "").split(",") if text)
+
+    @classmethod
+    def of(cls, args: dict[str, str], config: dict[str, Any]) -> Instance:
+        """What `initialize` was given, and config.pbtxt within it."""
+        return cls(
+            folder=Path(args["model_repository"]) / args["model_version"],
+            device="cuda" if args.get("model_instance_kind") == "GPU" else "cpu",
+            device_id=int(args.get("model_instance_device_id") or 0),
+            max_rows=max(1, int(config.get("max_batch_size") or 1)),
+            fixed=int(config["input"][0]["dims"][-1]) > 0,
+            parameters={name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()},
+        )
+
+    @staticmethod
+    def whole(name: str, text: str, *, least: int = 1) -> int:
+        """ValueError where it is none, or too small."""
+        if not text.isdigit() or int(text) < least:
+            raise ValueError(f"{name} {text!r} must be a whole number of {least} or more")
+        return int(text)
+
+
 class Encoder:
     """One instance. Triton calls `execute` from one thread at a time. `_session.run(outputs, inputs)` is the engine."""
 
     _session: Any
     # The caller's mistakes, which must not look like ours: a gateway retries one and not the other.
     mistakes: tuple[type[Exception], ...] = (ValueError,)
+
+    def open(self, instance: Instance) -> Any:
+        """The session; any error says why there is none."""
+        raise NotImplementedError
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Open the session and run what is usual, so that no request pays for what happens once."""
+        config = json.loads(args["model_config"])
+        self.configure(config)
+        instance = Instance.of(args, config)
+        try:
+            self._session = self.open(instance)
+            _check({name for name, _ in self._inputs}, set(self._outputs), self._session)
+            self._session.warm_up()
+        except Exception as error:
+            raise pb_utils.TritonModelException(f"{instance.folder} does not open: {error}") from error
+        if self._session.note:
+            pb_utils.Logger.log_info(f"{config.get('name')}: {self._session.note}")
+
+    def finalize(self) -> None:
+        """Give the engine's memory back."""
+        self._session = None
 
     def configure(self, config: dict[str, Any]) -> None:
         """Take the names of inputs and outputs from config.pbtxt."""
@@ -45,15 +112,6 @@ class Encoder:
         self._sizes = {name: tuple(size) for name, size in dims.items() if size != tokens}
         self._kinds = {entry["name"]: _KINDS.get(entry.get("data_type", ""), np.int64) for entry in config["input"]}
         self._outputs = [entry["name"] for entry in config["output"]]
-
-    def check(self) -> None:
-        """RuntimeError where config.pbtxt names other tensors than the engine has."""
-        named, has = {name for name, _ in self._inputs}, set(self._session.inputs)
-        if named != has:
-            raise RuntimeError(_differ("inputs", named, has))
-        named, has = set(self._outputs), set(self._session.outputs)
-        if not named <= has:
-            raise RuntimeError(_differ("outputs", named, has))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer every request, in order; a request that fails gets an error of its own."""
@@ -74,7 +132,8 @@ class Encoder:
 
     def _answer_one(self, request: Any) -> Any:
         try:
-            return self._run(self._read(request), _wanted(request, self._outputs))
+            wanted = _wanted(request, self._outputs)
+            return _response(dict(zip(wanted, self._session.run(wanted, self._read(request)), strict=True)))
         except Exception as error:
             return self._failed(error)
 
@@ -92,16 +151,8 @@ class Encoder:
         start = 0
         for (index, _, tensors), asked in zip(members, asked_by, strict=True):
             stop = start + len(tensors[self._required[0]])
-            responses[index] = pb_utils.InferenceResponse(
-                [to_triton(name, answers[name][start:stop]) for name in asked]
-            )
+            responses[index] = _response({name: answers[name][start:stop] for name in asked})
             start = stop
-
-    def _run(self, tensors: Tensors, wanted: list[str]) -> Any:
-        answers = self._session.run(wanted, tensors)
-        return pb_utils.InferenceResponse(
-            [to_triton(name, answer) for name, answer in zip(wanted, answers, strict=True)]
-        )
 
     def _read(self, request: Any) -> Tensors:
         tensors: Tensors = {}
@@ -138,6 +189,18 @@ class Encoder:
 def _wanted(request: Any, outputs: list[str]) -> list[str]:
     asked = request.requested_output_names()
     return [name for name in outputs if name in asked]
+
+
+def _response(answers: Tensors) -> Any:
+    return pb_utils.InferenceResponse([to_triton(name, answer) for name, answer in answers.items()])
+
+
+def _check(inputs: set[str], outputs: set[str], session: Any) -> None:
+    """RuntimeError where config.pbtxt names other tensors than the engine has."""
+    if inputs != set(session.inputs):
+        raise RuntimeError(_differ("inputs", inputs, set(session.inputs)))
+    if not outputs <= set(session.outputs):
+        raise RuntimeError(_differ("outputs", outputs, set(session.outputs)))
 
 
 def _differ(kind: str, named: set[str], has: set[str]) -> str:

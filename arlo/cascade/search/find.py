@@ -58,7 +58,7 @@ def find(study: Study, options: Options) -> Found:
     select, warned = study.of(SELECT), _Warnings()
     if len(select.row) < FEW_ROWS:
         warned.add(f"the select split has {len(select.row)} rows: differences of a point or two are noise there")
-    alpha = 0.0 if options.plain else _alpha(study, options, warned)
+    alpha = 0.0 if options.plain else _alpha(study, options)
     select = select.with_pruning(alpha)
     table = select.table()
     front = exact.search(table, seed=options.seed)
@@ -137,18 +137,12 @@ class _Warnings:
             self.lines.append(line)
 
 
-def _alpha(study: Study, options: Options, warned: _Warnings) -> float:
-    """The alpha whose AP is cheapest on the select split; 0 where it saves nothing, or first words are as good."""
+def _alpha(study: Study, options: Options) -> float:
+    """The alpha whose AP is cheapest on the select split; 0 where it saves nothing."""
     select = study.of(SELECT)
     best, cheapest = 0.0, _ap_cost(select, options)
     for alpha in select.alphas():
         pruned = select.with_pruning(alpha)
-        ours = pruned.said[-1].answer == select.giant
-        if alpha in select.alphas("first") and not ours.all():
-            first = select.with_pruning(alpha, "first").said[-1].answer == select.giant
-            if paired(ours, first).low <= 0:
-                warned.add(f"alpha {alpha:g}: the first words of a text say as much as its important ones; not pruned")
-                continue
         cost = _ap_cost(pruned, options)
         if cost < cheapest:
             best, cheapest = alpha, cost

@@ -1,1 +1,1 @@
-"""`arlo flow`, one module for each action."""
+"""`arlo plan flow`: a check, a plan, a page."""

@@ -1,4 +1,4 @@
-"""`arlo flow check`: what is wrong or odd about a flow."""
+"""`arlo plan flow`: what is wrong or odd about a flow."""
 
 from __future__ import annotations
 

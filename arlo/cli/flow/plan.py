@@ -1,4 +1,4 @@
-"""`arlo flow plan`: a plan for a demand."""
+"""`arlo plan flow --demand`: a plan for a demand."""
 
 from __future__ import annotations
 

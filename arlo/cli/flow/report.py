@@ -1,4 +1,4 @@
-"""`arlo flow report`: one page about a flow: its instances, and what plans make of it as demand grows."""
+"""`arlo plan flow --report`: one page about a flow: its instances, and what plans make of it as demand grows."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
         charts=charts,
         tables=tables,
     )
-    save(args.out, [found_here])
+    save(args.report, [found_here])
     if args.json:
         print_json(
             {
-                "written": str(args.out),
+                "written": str(args.report),
                 "capacity_most_accurate": best,
                 "capacity": most,
                 "plan": as_json(plan),
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        print(f"written to {args.out}")
+        print(f"written to {args.report}")
     return 0
 
 

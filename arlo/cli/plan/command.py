@@ -55,7 +55,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--slo-ms", type=float, metavar="MS", help="the SLO; demand is counted per this period")
     add("--models", type=Path, metavar="FILE", help="a scenario with several [[model]] (docs/scenario.md)")
 
-    add("--cascade", type=Path, metavar="FILE", help="a cascade.json: as `arlo cascade plan`, with --data and --rate")
+    add(
+        "--cascade",
+        type=Path,
+        metavar="FILE",
+        help="a cascade.json: which point they carry; with --data, --rate",
+    )
     add("--accuracy", type=float, metavar="A", help="with --cascade: the fewest workers, up to --workers, for so much")
     add("--data", type=Path, metavar="FILE", help="with --cascade: the texts that its records are of")
 
@@ -64,7 +69,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     what.add_argument("--latency-ms", metavar="MS,MS,...", help="latency of one request at each maximum length")
     what.add_argument("--repository", type=Path, metavar="DIR", help="the static runtimes of a Triton repository")
     what.add_argument(
-        "--profile", type=Path, metavar="FILE", help="latencies measured by `arlo profile`; alone, or for --repository"
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="latencies measured by `arlo compile profile`; alone, or for --repository",
     )
 
     load = parser.add_argument_group("demand")
@@ -83,15 +91,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         ("solver", "what solves it", ControlConfig.solver),
         # Not those of `arlo serve`: the paper's numbers come from Eq. 1, and no cluster waits for the answer.
         ("objective", "paper: Eq. 1 as printed; queueing: with waiting under random arrivals, exact only", "paper"),
-        ("solver_time_limit_s", "for each allocation", 60.0),
     ):
         how.add_argument(
-            "--" + key.removeprefix("solver_").replace("_", "-"),
-            default=default,
-            type=type(default),
-            metavar="S" if key.endswith("_s") else "NAME",
-            help=flag_help(ControlConfig, key, brief, default=default),
+            f"--{key}", default=default, metavar="NAME", help=flag_help(ControlConfig, key, brief, default=default)
         )
+    how.add_argument("--time-limit-s", type=float, default=60.0, metavar="S", help="for each allocation (default: 60)")
     add("--json", action="store_true", help="print JSON; for a range, an object with a list under `plans`")
     return parser
 
@@ -140,8 +144,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_cascade(args: argparse.Namespace) -> int:
-    """`arlo cascade plan` in the words of this command."""
-    from arlo.cli.cascade.plan import run as plan_cascade
+    from arlo.cli.plan.cascade import run as plan_cascade
     from arlo.cli.plan.inputs import workers
 
     for name in ("data", "rate", "slo_ms"):
@@ -153,9 +156,7 @@ def _of_cascade(args: argparse.Namespace) -> int:
     counts = workers(args.workers)
     if len(counts) != 1:
         raise ConfigError("--cascade takes one number of workers, not a range")
-    given = {name: getattr(args, name) for name in ("cascade", "data", "rate", "slo_ms", "accuracy", "json")}
-    left: dict[str, object] = {"records": None, "split": None, "seed": None, "divided": False}
-    return plan_cascade(argparse.Namespace(**given, **left, workers=counts[0], action="plan"))
+    return plan_cascade(args, counts[0])
 
 
 def _solve(problem: AllocationProblem, solver: Solver, time_limit_s: float) -> Allocation:

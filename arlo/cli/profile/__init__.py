@@ -1,1 +1,1 @@
-"""`arlo profile`."""
+"""`arlo compile profile`."""

@@ -1,4 +1,4 @@
-"""`arlo profile`: measure the latency of every runtime on a real worker."""
+"""`arlo compile profile`: measure the latency of every runtime on a real worker."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ recommends which to serve on this device.
 Points are kept as they are measured: after Ctrl-C the same command goes on from there."""
 
 EPILOG = """examples:
-  arlo profile serve.toml                           all runtimes of a configuration
-  arlo profile minilm --out minilm.json             a repository, with a worker of one thread
-  arlo profile minilm --runtimes minilm_len64       one runtime
-  arlo profile minilm --precision 0.01 --fresh      measure all again, closer
-  arlo profile minilm --update                      and write the latencies into minilm/arlo.json
-  arlo profile minilm --update --colocate 8         and how many instances fit the device
+  arlo compile profile serve.toml                           all runtimes of a configuration
+  arlo compile profile minilm --out minilm.json             a repository, with a worker of one thread
+  arlo compile profile minilm --runtimes minilm_len64       one runtime
+  arlo compile profile minilm --precision 0.01 --fresh      measure all again, closer
+  arlo compile profile minilm --update                      and write the latencies into minilm/arlo.json
 
 What it says about steps: latency rises in steps over the length on most GPUs (64 tokens wide for
 BERT with TensorRT), and a maximum length at the end of a step wastes nothing. A dynamic runtime
@@ -85,14 +84,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads of the worker (default: workers.threads, else 1)"
     )
-    parser.add_argument(
-        "--colocate",
-        type=int,
-        metavar="N",
-        help="and how many instances of the longest runtime the device holds, up to N, each less than 10 %% slower "
-        "than alone: by running them all at once, --max-seconds for each number",
-    )
-    parser.add_argument("--device", metavar="TEXT", help="what the worker runs on, for the record (default: found out)")
     parser.add_argument("--fresh", action="store_true", help="measure all again, keep no point of --out")
     parser.add_argument("--update", action="store_true", help="write the latencies into the repository's arlo.json too")
     parser.add_argument("--json", action="store_true", help="print the profile as JSON")
@@ -131,9 +122,7 @@ def run(args: argparse.Namespace) -> int:
     manifest = Manifest.load(target.repository)
     before = LatencyProfile.load(target.out) if target.out.exists() and not args.fresh else None
     try:
-        profile = asyncio.run(
-            _measure(target, manifest, options, before, device=args.device, colocated=args.colocate or 0)
-        )
+        profile = asyncio.run(_measure(target, manifest, options, before))
     except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
         if target.out.exists():
             _note(f"interrupted: what was measured is in {target.out}; the same command goes on from there")
@@ -155,8 +144,6 @@ def run(args: argparse.Namespace) -> int:
 def _target(args: argparse.Namespace) -> Target:
     if args.threads is not None and not 1 <= args.threads <= 256:
         raise ConfigError(f"--threads must be from 1 to 256, not {args.threads}")
-    if args.colocate is not None and not 1 <= args.colocate <= 64:
-        raise ConfigError(f"--colocate must be from 1 to 64, not {args.colocate}")
     from arlo import config as configuration
 
     if args.source.is_dir():
@@ -173,8 +160,6 @@ def _target(args: argparse.Namespace) -> Target:
     workers = config.workers
     out = args.out or config.model.latency_profile or Path(f"{config.model.repository.name}-latency.json")
     endpoint = workers.endpoints[0] if workers.kind == "endpoints" else None
-    if endpoint is not None and args.colocate is not None:
-        raise ConfigError("--colocate starts workers beside each other here: leave workers.endpoints out")
     if endpoint is not None and args.threads is not None:
         raise ConfigError("--threads goes with a worker that is started here, not with workers.endpoints")
     if endpoint is not None:
@@ -200,9 +185,6 @@ async def _measure(
     manifest: Manifest,
     options: ProfileOptions,
     before: LatencyProfile | None,
-    *,
-    device: str | None,
-    colocated: int,
 ) -> LatencyProfile:
     from rich.console import Console
 
@@ -210,12 +192,11 @@ async def _measure(
     from arlo.profiler import profile_runtimes
     from arlo.profiler.machine import describe_device
 
-    if device is None:
-        device = (
-            f"worker at {target.endpoint}"
-            if target.endpoint is not None
-            else describe_device(target.repository, manifest, threads=target.threads or 1)
-        )
+    device = (
+        f"worker at {target.endpoint}"
+        if target.endpoint is not None
+        else describe_device(target.repository, manifest, threads=target.threads or 1)
+    )
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # SIGINT does so by itself
@@ -224,7 +205,7 @@ async def _measure(
         try:
             await pool.start()
             with LiveProgress(Console(stderr=True)) as show:
-                profile = await profile_runtimes(
+                return await profile_runtimes(
                     pool,
                     manifest,
                     device=device,
@@ -234,35 +215,12 @@ async def _measure(
                     save=lambda profile: profile.save(target.out),
                     report=show,
                 )
-            if colocated:
-                profile = await _with_others(pool, manifest, profile, options, colocated)
-            return profile
         except ArloError:
             if target.out.exists():
                 _note(f"what was measured is in {target.out}; --runtimes measures only some")
             raise
         finally:
             await pool.stop()
-
-
-async def _with_others(
-    pool: WorkerPool, manifest: Manifest, profile: LatencyProfile, options: ProfileOptions, most: int
-) -> LatencyProfile:
-    """With how many instances of the longest runtime that was chosen the device holds."""
-    from rich.console import Console
-
-    from arlo.profiler import colocate
-    from arlo.profiler.job import choose_runtimes
-    from arlo.report.progress import LiveBar
-
-    runtime = max(choose_runtimes(manifest, options.runtimes), key=lambda each: (each.max_length, not each.dynamic))
-    with LiveBar(Console(stderr=True), f"{runtime.name}: several at once") as bar:
-
-        def show(count: int, mean_us: float) -> None:
-            bar.show(count, most, f"{runtime.name}: {count} at once, {mean_us / 1000:.2f} ms each")
-
-        found = await colocate(pool, manifest, runtime, most, options=options, report=show)
-    return dataclasses.replace(profile, colocation=found)
 
 
 def _pool(target: Target, run_dir: Path) -> WorkerPool:
@@ -316,13 +274,6 @@ def _print(profile: LatencyProfile, target: Target, updated: Manifest | None) ->
     console.print(table)
     for line in staircase_lines(profile):
         console.print(line, markup=False)
-    if (several := profile.colocation) is not None:
-        times = ", ".join(f"{us / 1000:.2f}" for us in several.mean_us)
-        console.print(
-            f"{several.fit} instance(s) of {several.runtime} fit the device: {times} ms with 1, 2, ... at once "
-            f"({several.ended})",
-            markup=False,
-        )
     for line in warnings(profile):
         console.print(f"warning: {line}", markup=False)
     if updated is not None:

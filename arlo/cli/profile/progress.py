@@ -1,4 +1,4 @@
-"""How `arlo profile` shows its way: a bar on a terminal, a line for each point elsewhere."""
+"""How `arlo compile profile` shows its way: a bar on a terminal, a line for each point elsewhere."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.cli.fit.common import need_scipy
 from arlo.cli.simulate.flags import Plan, add_flags, in_flags, plans
-from arlo.cli.simulate.flow import add_flow_flags, is_flow, refuse_without_flow, run_flow
-from arlo.cli.simulate.tokens import is_tokens, run_tokens
 from arlo.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ Without options: Twitter-like requests at 1,000 a second for two minutes on 10 G
 scenario file (docs/scenario.md) holds everything; flags override it.
 
 Lists, as in --workers 8,10,12, make one run for each combination, in parallel, and compare them with the
-first: --workers, --rate, --scheme, --policy, --allocation, --scaling, --arrivals, --seed.
+first: --workers, --rate, --scheme, --policy, --allocation, --scaling, --arrivals, --seed and others. The file
+may be a flow (docs/flows.md), or one of token counts (docs/adapt.md).
 """
 
 EPILOG = """examples:
@@ -45,8 +45,7 @@ EPILOG = """examples:
   arlo simulate otas.toml --tokens price,fixed:0 --rate 500  one model at several token counts
 
 Latencies are of answers, from arrival to answer; attainment is over all arrivals. A load that the workers cannot carry
-is a result, not an error: exit code 0, and a warning that says what it would take. With a file of token counts
-(docs/tokens.md), --tokens names its policies: printed, price, fixed:N.
+is a result, not an error: exit code 0, and a warning that says what it would take.
 """
 
 
@@ -62,14 +61,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "file", nargs="?", type=Path, metavar="FILE.toml", help="a scenario file, a flow, or token counts"
     )
     add_flags(parser)
-    add_flow_flags(parser)
     find = parser.add_argument_group("finding the number of GPUs")
     find.add_argument("--find-workers", action="store_true", help="the least number of GPUs that keeps --attainment")
     find.add_argument("--attainment", type=float, metavar="SHARE", help="share of requests on time (default: 0.99)")
+    find.add_argument(
+        "--least-accuracy", type=float, metavar="A", help="of the answers, which such a number keeps, too (default: 0)"
+    )
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print JSON; of several runs, a list under `runs`")
     out.add_argument("--plot", type=Path, metavar="FILE", help="write a report: .html, or .json for `arlo report`")
-    out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv or .parquet")
+    out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv")
     out.add_argument("--price", type=float, metavar="P", help="of a GPU-hour: print what a month of this costs")
     out.add_argument("--save", type=Path, metavar="FILE.toml", help="write the scenario to a file, and run it")
     out.add_argument("--jobs", type=int, metavar="N", help="processes for several runs (default: one for each core)")
@@ -82,21 +83,12 @@ def run(args: argparse.Namespace) -> int:
     if args.profiles:
         return _list_profiles()
     _check(args)
-    if is_flow(args.file) or is_tokens(args.file):
-        try:
-            return run_flow(args) if is_flow(args.file) else run_tokens(args)
-        except KeyboardInterrupt:
-            print("arlo: interrupted before there was a result", file=sys.stderr)
-            return 130
-    refuse_without_flow(args)
     asked = plans(args)
     if args.save is not None:
         _save(args.save, asked)
     try:
         if any(plan.config.of_a_cascade for plan in asked):
-            from arlo.cli.simulate.cascade import run_cascades
-
-            return run_cascades(asked, args)
+            need_scipy()
         if args.find_workers:
             from arlo.cli.simulate.find import find
 
@@ -113,12 +105,14 @@ def _check(args: argparse.Namespace) -> None:
             raise ConfigError("--attainment belongs to --find-workers: the share to keep with the fewest GPUs")
         if not 0 < args.attainment <= 1:
             raise ConfigError(f"--attainment must be above 0, at most 1, not {args.attainment:g}")
+    if args.least_accuracy is not None and not (args.find_workers and 0 <= args.least_accuracy <= 1):
+        raise ConfigError("--least-accuracy is a share from 0 to 1 and belongs to --find-workers")
     if args.find_workers:
         for option, value in (("--workers", args.workers), ("--instances", args.instances), ("--record", args.record)):
             if value is not None:
                 raise ConfigError(f"--find-workers looks for the number of GPUs itself: leave {option} out")
-    if args.record is not None and args.record.suffix.lower() not in (".csv", ".parquet"):
-        raise ConfigError(f"--record writes .csv or .parquet, not {args.record.suffix or args.record.name!r}")
+    if args.record is not None and args.record.suffix.lower() != ".csv":
+        raise ConfigError(f"--record writes .csv, not {args.record.suffix or args.record.name!r}")
     if args.plot is not None and args.plot.suffix.lower() not in (".html", ".htm", ".json"):
         raise ConfigError(f"--plot writes a page, .html, or a file for `arlo report`, .json, not {args.plot.name!r}")
     if args.price is not None and not (math.isfinite(args.price) and args.price > 0):
@@ -169,6 +163,10 @@ def title(config: Any) -> str:
     """What a single run is called."""
     if config.run.name:
         return str(config.run.name)
+    if config.cluster.serves is not None:
+        return str(config.cluster.serves.stem)
+    if config.of_a_cascade:
+        return str(config.cascade.scheme)
     policy = f"/{config.dispatch.policy}" if config.dispatch.policy else ""
     return f"{config.cluster.scheme}{policy}"
 

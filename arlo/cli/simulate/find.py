@@ -26,6 +26,10 @@ MARGIN = 0.25  # of the load's own need: how far the first guess reaches
 Runner = Callable[[Sequence[int]], Sequence["Result"]]
 
 
+def _on_time(result: Any) -> float:
+    return float(result.slo_attainment)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
     """What a search came to: the number, None where no number of workers will do, and all that was tried."""
@@ -33,10 +37,11 @@ class Found:
     workers: int | None
     tried: dict[int, Any]  # workers -> Result, ascending
     limit: str = ""  # why there is none
+    kept: Callable[[Any], float] = _on_time
 
     def worse_above(self, attainment: float) -> list[int]:
         """Larger numbers that were tried and do not hold."""
-        return [n for n, r in self.tried.items() if n > (self.workers or n) and r.slo_attainment < attainment]
+        return [n for n, r in self.tried.items() if n > (self.workers or n) and self.kept(r) < attainment]
 
     def as_dict(self, attainment: float, tried: Callable[[int, Any], Mapping[str, Any]]) -> dict[str, Any]:
         """For JSON; `tried` says what of a number of workers and its result is shown."""
@@ -82,13 +87,20 @@ class Found:
 
 
 def search(
-    run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORKERS, width: int = 2, load: int = 1
+    run: Runner,
+    *,
+    lowest: int,
+    attainment: float,
+    most: int = MOST_WORKERS,
+    width: int = 2,
+    load: int = 1,
+    kept: Callable[[Any], float] = _on_time,
 ) -> Found:
     """The least number of workers from `lowest` on that keeps `attainment`: doubling steps, then bisection.
 
-    `load` workers could do all that arrives: far above it, more of them bring nothing. `width` runs are made at a time.
-    More workers can do worse, as another number of them is allocated otherwise. So the numbers below are checked one by
-    one until CHECKED of them in a row do not hold.
+    `kept`: of a result, the share that is to reach it. `load` workers could do all that arrives: far above it, more of
+    them bring nothing. `width` runs are made at a time. More workers can do worse, as another number of them is
+    allocated otherwise. So the numbers below are checked one by one until CHECKED of them in a row do not hold.
     """
     tried: dict[int, Any] = {}
 
@@ -96,11 +108,11 @@ def search(
         new = [count for count in dict.fromkeys(counts) if count not in tried]
         tried.update(zip(new, run(new), strict=True))
 
-    def kept(count: int) -> bool:
-        return bool(tried[count].slo_attainment >= attainment)
+    def holds_at(count: int) -> bool:
+        return kept(tried[count]) >= attainment
 
     def ended(workers: int | None, limit: str = "") -> Found:
-        return Found(workers, dict(sorted(tried.items())), limit)
+        return Found(workers, dict(sorted(tried.items())), limit, kept)
 
     low, step = lowest - 1, max(1, round(MARGIN * lowest))  # low: does not hold, or is not possible
     high: int | None = None
@@ -113,13 +125,13 @@ def search(
             counts.append(at)
             step *= 2
         holds(counts)
-        good = [count for count in counts if kept(count)]
+        good = [count for count in counts if holds_at(count)]
         if good:
             high = good[0]
             low = max((count for count in tried if count < high), default=low)
             break
         low = counts[-1]
-        reached = float(tried[low].slo_attainment)
+        reached = kept(tried[low])
         if low >= most:
             return ended(None, f"not even {most:,} workers")
         if reached <= best + 1e-9 and low > 4 * max(lowest, load):
@@ -130,14 +142,14 @@ def search(
         counts = sorted({low + max(1, gap * (i + 1) // (width + 1)) for i in range(width)} - {high})
         holds(counts)
         for count in counts:
-            if kept(count):
+            if holds_at(count):
                 high = count
                 break
             low = count
     below, misses = high - 1, 0
     while below >= lowest and misses < CHECKED:
         holds([below])
-        high, misses = (below, 0) if kept(below) else (high, misses + 1)
+        high, misses = (below, 0) if holds_at(below) else (high, misses + 1)
         below -= 1
     return ended(high)
 
@@ -150,6 +162,10 @@ def find(asked: list[Plan], args: argparse.Namespace) -> int:
     attainment = args.attainment if args.attainment is not None else DEFAULT_ATTAINMENT
     made = built(asked, args)
     found = []
+
+    def kept(result: Result) -> float:
+        return 0.0 if (result.figures.accuracy or 0.0) < (args.least_accuracy or 0.0) else result.kept
+
     for plan, each in zip(asked, made, strict=True):
         scenario = each.scenario
         if scenario.scale.kind != "none":
@@ -162,12 +178,12 @@ def find(asked: list[Plan], args: argparse.Namespace) -> int:
         width = 1 if alone else args.jobs or min(4, len(os.sched_getaffinity(0)))
 
         def runner(counts: Sequence[int], scenario: Any = scenario, width: int = width) -> Sequence[Result]:
-            scenarios = [dataclasses.replace(scenario, workers=n, name=f"{scenario.name}, {n} GPUs") for n in counts]
+            scenarios = [dataclasses.replace(scenario.on(n), name=f"{scenario.name}, {n} GPUs") for n in counts]
             return simulate(scenarios, width) if scenarios else []
 
         lowest = max(fewest_workers(scenario, attainment), *(fault.worker + 1 for fault in scenario.faults), 1)
         load = least_workers(offered_workers(scenario))
-        found.append(search(runner, lowest=lowest, attainment=attainment, width=width, load=load))
+        found.append(search(runner, lowest=lowest, attainment=attainment, width=width, load=load, kept=kept))
     if args.plot is not None:
         best = [
             (dataclasses.replace(b, scenario=dataclasses.replace(b.scenario, workers=f.workers)), f.tried[f.workers])
@@ -180,7 +196,7 @@ def find(asked: list[Plan], args: argparse.Namespace) -> int:
     if args.json:
         _print_json(asked, found, attainment, args.price)
     else:
-        _print(made, found, attainment, args.price)
+        _print(made, found, attainment, args)
     return 0
 
 
@@ -196,15 +212,17 @@ def _print_json(asked: list[Plan], found: list[Found], attainment: float, price:
     print_json(runs[0] if len(runs) == 1 else {"runs": runs})
 
 
-def _print(made: Sequence[Any], found: list[Found], attainment: float, price: float | None) -> None:
+def _print(made: Sequence[Any], found: list[Found], attainment: float, args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from arlo.cli.simulate.output import cost, describe
+    from arlo.cli.simulate.output import cost, describe, known_share
     from arlo.report.numbers import ms, share
 
     console = Console(highlight=False)
     columns = ["on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing"]
+    price, known = args.price, any(r.figures.more for each in found for r in each.tried.values())
+    columns += [*(("accuracy", "degraded") if known else ()), *(() if price is None else ("a month",))]
 
     def cells(_: int, result: Result) -> list[str]:
         return [
@@ -212,6 +230,7 @@ def _print(made: Sequence[Any], found: list[Found], attainment: float, price: fl
             *(ms(value) for value in (result.mean_ms, result.p98_ms, result.p99_ms)),
             f"{result.gpu_hours:.4g}",
             f"{result.utilization:.1%}",
+            *([known_share(result.figures.accuracy), known_share(result.figures.degraded)] if known else []),
             *([] if price is None else [f"{cost(result, price)[0]:,.0f}"]),
         ]
 
@@ -221,9 +240,11 @@ def _print(made: Sequence[Any], found: list[Found], attainment: float, price: fl
         each.print(
             console,
             attainment,
-            columns if price is None else [*columns, "a month"],
+            columns,
             cells,
             of="GPUs",
+            also=(" and not degraded" if known else "")
+            + (f" at an accuracy of {args.least_accuracy:g}" if args.least_accuracy else ""),
             named=f"{escape(built.scenario.name)}: " if len(made) > 1 else "",
             close="they are allocated otherwise, and this is close; a longer --duration-s or other --seed tell more",
         )

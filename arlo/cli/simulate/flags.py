@@ -249,6 +249,9 @@ def _trace(parts: dict[str, Any], changes: dict[str, dict[str, Any]]) -> None:
             workload.setdefault(key, None)
         for key in ("rate", "duration_s"):
             workload.setdefault(key, None)
+    elif parts["cluster"].serves is not None and {"counts", "segment"} & set(workload):
+        for key in ("rate", "duration_s"):  # theirs
+            workload.setdefault(key, None)
     elif parts["workload"].trace is not None and any(key in workload for key in drawn):
         workload["trace"] = None
 

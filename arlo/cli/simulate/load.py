@@ -24,6 +24,9 @@ def offered_workers(scenario: Scenario, share: float = 1.0) -> float:
     Below this number the queues grow without end, under any policy. Requests that no runtime takes are left out.
     `share`: of all requests, those that take the least time; so much must be done if that share is to be on time.
     """
+    if scenario.served is not None:
+        rows = float(scenario.workload.expected())  # type: ignore[attr-defined]
+        return scenario.served.work_s * rows / scenario.workload.duration_s
     work: list[tuple[float, float]] = []  # ms of a row, rows in a second
     for workload, runtimes in _parts(scenario):
         longest = max(runtime.max_length for runtime in runtimes)
@@ -68,6 +71,8 @@ def fewest_workers(scenario: Scenario, attainment: float) -> int:
     """No smaller number of workers can have the share `attainment` of the requests on time: their work alone takes
     longer than the workload and one SLO."""
     duration_s = scenario.workload.duration_s
+    if scenario.served is not None:  # rows may do with less than they could take
+        return len({runtime.variant for runtime in scenario.runtimes}) if scenario.bundle == "variant" else 1
     return least_workers(offered_workers(scenario, attainment) * duration_s / (duration_s + scenario.slo_ms / 1000))
 
 

@@ -36,6 +36,9 @@ def notes(built: Built, result: Result) -> list[str]:
         said = [f"{note}: {share(rejected / result.requests)} of the requests" for note in built.notes]
         attainment = result.outcomes["on_time"] / max(result.requests - rejected, 1)
     offered = 0.0
+    if scenario.served is not None:
+        attainment = result.slo_attainment
+        return [*built.notes, *([f"{share(attainment)} on time"] if attainment < GOAL else [])]
     if attainment < DOUBT_ATTAINMENT or result.utilization > DOUBT_UTILIZATION:
         offered = offered_workers(scenario)
     slowest = max(ms for runtime in scenario.runtimes for _, batch, ms in runtime.points if batch == 1)
@@ -93,6 +96,12 @@ def describe(built: Built, *, short: bool = False) -> str:
     scenario = built.scenario
     lengths = sorted({runtime.max_length for runtime in scenario.runtimes})
     shown = ", ".join(map(str, lengths)) if len(lengths) <= 8 else f"{lengths[0]} ... {lengths[-1]} ({len(lengths)})"
+    if scenario.served is not None:
+        held = "everything on every worker" if scenario.bundle == "all" else "each worker has its part"
+        return (
+            f"cluster   {scenario.workers} GPUs, {held}, SLO {scenario.slo_ms:g} ms\n"
+            f"latencies {built.latencies}\nrequests  {scenario.workload.describe()}"
+        )
     kinds = {runtime.dynamic for runtime in scenario.runtimes}
     kind = "dynamic" if kinds == {True} else "static" if kinds == {False} else "static and dynamic"
     allocate = scenario.allocate
@@ -143,6 +152,7 @@ def print_one(built: Built, result: Result, said: list[str], price: float | None
         )
     if result.models:
         console.print(_models(result))
+    _print_figures(console, result)
     latency = Table(box=None, pad_edge=False)
     for column in ("latency, ms", "mean", "p50", "p90", "p98", "p99", "max"):
         latency.add_column(column, justify="left" if column == "latency, ms" else "right")
@@ -155,7 +165,8 @@ def print_one(built: Built, result: Result, said: list[str], price: float | None
     for line in histogram(result):
         console.print(line, soft_wrap=True)
     console.print()
-    console.print(_runtimes(result))
+    if not result.figures.more:
+        console.print(_runtimes(result))
     console.print(
         f"\nGPUs {_workers(result)}, {result.gpu_hours:.4g} GPU-hours  executing {result.utilization:.1%} of the "
         f"time  padding {result.padding:.1%} of the computed tokens  demoted {result.demoted:.1%}\n"
@@ -243,6 +254,34 @@ def _runtimes(result: Result) -> Any:
     return table
 
 
+def _print_figures(console: Any, result: Result) -> None:
+    """What is known of answers: numbers in a line, shares and counts by name in one each, parts in a table."""
+    from rich.table import Table
+
+    if not result.figures.more:
+        return
+    figures = result.figures
+    words = [f"accuracy {known_share(figures.accuracy)}", f"degraded {known_share(figures.degraded)}"]
+    words += [f"utility {figures.utility:,.6g}"] if figures.utility is not None else []
+    words += [] if result.joules is None else [f"joules of a request {result.joules:.3g}"]
+    for name, value in figures.more.items():
+        said = name.replace("_", " ")
+        if isinstance(value, (int, float)):
+            words += [f"{said} {value:.4g}"] if math.isfinite(value) else []
+        elif isinstance(value, dict) and (known := {k: v for k, v in value.items() if not isinstance(v, dict) and v}):
+            console.print(_escape(f"{said}: " + "  ".join(f"{k} {v:,.4g}" for k, v in known.items())), soft_wrap=True)
+    console.print(_escape("  ".join(words)), soft_wrap=True)
+    if "exits" in figures.more:
+        table = Table(box=None, pad_edge=False)
+        rows = figures.more["parts"] or [{"from_s": 0.0, **figures.more}]
+        for column in ("from s", "accuracy", "degraded", *(f"by {stage}" for stage in figures.more["stages"])):
+            table.add_column(column, justify="right")
+        for each in rows:
+            own = [each.get("accuracy", figures.accuracy), each.get("degraded", figures.degraded), *each["exits"]]
+            table.add_row(f"{each['from_s']:g}", *map(known_share, own))
+        console.print(table)
+
+
 def span(counts: Any) -> str:
     """`4`, or `2-5` where it varied."""
     if not len(counts):
@@ -251,7 +290,8 @@ def span(counts: Any) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-COLUMNS = ("", "mean ms", "p98 ms", "on time", "goodput/s", "GPU-hours", "padding")
+COLUMNS = ("", "mean ms", "p98 ms", "on time", "goodput/s", "GPU-hours", "padding", "accuracy", "degraded", "utility",
+           "joules")  # fmt: skip
 
 
 def figures(result: Result) -> tuple[float, ...]:
@@ -263,11 +303,19 @@ def figures(result: Result) -> tuple[float, ...]:
         result.goodput_rps,
         result.gpu_hours,
         result.padding,
-    )
+        *(math.nan if value is None or not result.figures.more else value
+          for value in (result.figures.accuracy, result.figures.degraded, result.figures.utility, result.joules)),
+    )  # fmt: skip
 
 
-_FORMS = (ms, ms, share, lambda v: f"{v:,.1f}", lambda v: f"{v:.4g}", lambda v: f"{v:.1%}")
-_POINTS = {2: 2, 5: 1}  # columns whose change is told in percentage points, and its digits
+def known_share(value: float | None) -> str:
+    """`-` where it is not known."""
+    return "-" if value is None or math.isnan(value) else share(value)
+
+
+_FORMS = (ms, ms, share, lambda v: f"{v:,.1f}", lambda v: f"{v:.4g}", lambda v: f"{v:.1%}", known_share, known_share,
+          lambda v: f"{v:,.6g}", lambda v: f"{v:.3g}")  # fmt: skip
+_POINTS = {2: 2, 5: 1, 6: 2, 7: 2}  # columns whose change is told in percentage points, and its digits
 
 
 def row(result: Result, first: Result | None, changed: set[int]) -> list[Text]:
@@ -316,9 +364,12 @@ def print_comparison(
     wide = Console(highlight=False, width=1000)
     # Of columns that hardly differ, a change would only take room; mean and p98 are what runs are compared by.
     differ = {i for i in range(len(COLUMNS) - 1) if len({_FORMS[i](figures(r)[i]) for r in results}) > 1} | {0, 1}
-    table = _comparison(results, differ, price)
+    unknown = {i for i in range(len(_FORMS)) if all(math.isnan(figures(result)[i]) for result in results)}
+    if any(result.figures.more for result in results):
+        unknown |= {5}  # of rows that go on there is no padding
+    table = _comparison(results, differ, price, hidden=unknown)
     if console.is_terminal and Measurement.get(wide, wide.options, table).maximum > console.width:
-        table = _comparison(results, {0, 1}, price, hidden={3})
+        table = _comparison(results, {0, 1}, price, hidden={3, *unknown})
     (console if console.is_terminal else wide).print(table)
     _print_notes(console, [f"{r.scenario}: {note}" for r, each in zip(results, said, strict=True) for note in each])
     requests, wall_s = sum(r.requests for r in results), sum(r.wall_s for r in results)

@@ -1,4 +1,4 @@
-"""Asks for what `arlo status` and `arlo top` show: the control plane's /status and the gateway's admin port, at once.
+"""Asks for what `arlo top` shows: the control plane's /status and the gateway's admin port, at once.
 
 Either may be missing, come and go; the sample says why. The gateway's address is the one that the control plane names,
 unless it was given.

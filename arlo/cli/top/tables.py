@@ -1,4 +1,4 @@
-"""The tables of `arlo status` and `arlo top`: for each cell its title, its key in the JSON document, how its value is
+"""The tables of `arlo top`: for each cell its title, its key in the JSON document, how its value is
 computed, how it is written and coloured, and how soon it goes where there is no room for all.
 
 A column without a value is left out. Rows are made in arlo.cli.top.view.

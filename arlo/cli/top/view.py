@@ -1,5 +1,5 @@
-"""The document that `arlo status` prints once and `arlo top` repeats: the answers of control plane and gateway, and the
-rows of arlo.cli.top.tables made of them. Pure: no terminal, no network.
+"""The document that `arlo top` shows: the answers of control plane and gateway, and the rows of arlo.cli.top.tables
+made of them. Pure: no terminal, no network.
 
 Counters are compared with an earlier sample of the same run of the gateway; without one, rates are averages since its
 start.
@@ -152,7 +152,7 @@ def models_of(deployment: Document) -> list[Document]:
 
 
 def health(sample: Sample) -> str:
-    """One of HEALTH: that of the worst model; see the help of `arlo status`."""
+    """One of HEALTH: that of the worst model; see the help of `arlo top --once`."""
     if not sample.shown or sample.gateway_error:
         return "unreachable"
     if not sample.deployment.get("version"):
@@ -367,7 +367,7 @@ def _shadow_notes(shadows: Document) -> list[Note]:
         return []
     text = f"shadow rows: {rows}, {disagreed} of which the last stage answers otherwise"
     text += f" ({disagreed / rows:.1%})" if rows else ""
-    text += f"; {shadows['epsilon']:.1%} may" if shadows["epsilon"] else ""
+    text += f"; {shadows['may_differ'] / rows:.1%} may" if shadows["may_differ"] else ""
     text += f"; {shadows['skipped']} left out while it was busy, {shadows['failed']} failed"
     return [(f"DRIFT: {text}", "red")] if shadows["alarm"] else [(text, "")]
 
@@ -472,9 +472,8 @@ def audited(audit: Document) -> list[Note]:
     """How often the most accurate variants give the same answer, and whether that is as often as accuracies promise."""
     if not audit["rows"]:
         return []
-    text = (
-        f"audit: {audit['agreed']} of {audit['rows']} rows, expected accuracy {audit['accuracy'] / audit['rows']:.1%},"
-    )
-    text += f" are answered alike by the most accurate variants; {audit['rows'] - audit['agreed']} differ: "
+    rows, differ = audit["rows"], audit["disagreed"]
+    text = f"audit: {rows - differ} of {rows} rows, expected accuracy {audit['accuracy'] / rows:.1%},"
+    text += f" are answered alike by the most accurate variants; {differ} differ: "
     text += "more often than their accuracies allow" if audit["alarm"] else f"at most {audit['may_differ']:.1f} may"
     return [(text, "red" if audit["alarm"] else "")]

@@ -1,1 +1,1 @@
-"""`arlo trace`."""
+"""`arlo simulate trace`."""

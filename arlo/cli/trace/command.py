@@ -1,4 +1,4 @@
-"""`arlo trace`: make a trace from a workload, and see what a trace is like."""
+"""`arlo simulate trace`: make a trace from a workload, and see what a trace is like."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ where the data come from: traces/README.md.
 """
 
 EPILOG = """examples:
-  arlo trace make stable.csv --arrivals twitter-stable --rate 1000 --duration-s 600
-  arlo trace inspect stable.csv --plot stable.html
-  arlo trace make --help                      all settings of a workload
+  arlo simulate trace make stable.csv --arrivals twitter-stable --rate 1000 --duration-s 600
+  arlo simulate trace inspect stable.csv --plot stable.html
+  arlo simulate trace make --help                      all settings of a workload
 """
 
 MAKE_EPILOG = """examples:
-  arlo trace make stable.csv --arrivals twitter-stable --rate 1000 --duration-s 600
-  arlo trace make bursty.parquet --arrivals twitter-bursty --rate 8000 --burst 4 --sojourn-ms 200 --seed 7
-  arlo trace make varying.csv --arrivals twitter-bursty --segment bursty --rate 60 --length tweets --rescale 512
-  arlo trace make plain.csv --rate ramp:10:100 --duration-s 60 --length uniform:1:512 --json
-  arlo trace make azure.csv --trace AzureLLMInferenceTrace_conv.csv --tokens generated
+  arlo simulate trace make stable.csv --arrivals twitter-stable --rate 1000 --duration-s 600
+  arlo simulate trace make bursty.csv --arrivals twitter-bursty --rate 8000 --burst 4 --sojourn-ms 200 --seed 7
+  arlo simulate trace make varying.csv --arrivals twitter-bursty --segment bursty --rate 60 --length tweets
+  arlo simulate trace make plain.csv --rate ramp:10:100 --duration-s 60 --length uniform:1:512 --json
+  arlo simulate trace make azure.csv --trace AzureLLMInferenceTrace_conv.csv --tokens generated
 """
 
 INSPECT_DESCRIPTION = """See what traces are like. FILE is of any format that is known (told by its header): our own as
-CSV or Parquet, tweet lengths, Azure LLM, and counts of arrivals (Twitter per second, Azure Functions per
+CSV, tweet lengths, Azure LLM, and counts of arrivals (Twitter per second, Azure Functions per
 minute).
 
 dispersion is the variance over the mean of the arrivals in windows of a length: 1 for Poisson arrivals at a constant
@@ -44,10 +44,10 @@ percentile over clips of 10 s, beside what clips of so few requests show by samp
 """
 
 INSPECT_EPILOG = """examples:
-  arlo trace inspect trace.csv
-  arlo trace inspect one.csv two.parquet --json
-  arlo trace inspect segments.csv --segment bursty
-  arlo trace inspect trace.csv --plot trace.html
+  arlo simulate trace inspect trace.csv
+  arlo simulate trace inspect one.csv two.csv --json
+  arlo simulate trace inspect segments.csv --segment bursty
+  arlo simulate trace inspect trace.csv --plot trace.html
 """
 
 
@@ -62,11 +62,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     make = actions.add_parser(
         "make",
-        help="write a trace, CSV or Parquet",
+        help="write a trace",
         description="Write the requests of a workload as a trace. The same settings give the same trace.",
         epilog=MAKE_EPILOG,
     )
-    make.add_argument("file", type=Path, metavar="FILE", help="where to write; .csv or .parquet")
+    make.add_argument("file", type=Path, metavar="FILE", help="where to write; .csv")
     add_workload_arguments(make)
     make.add_argument("--json", action="store_true", help="print the summary as JSON")
 
@@ -209,7 +209,7 @@ def _make(args: argparse.Namespace) -> int:
     if summary is not None:
         _print(_lines(summary))
     elif requests:
-        print(f"`arlo trace inspect {args.file}` says more; for so many requests it takes about 70 bytes each")
+        print(f"`arlo simulate trace inspect {args.file}` says more; for so many requests it takes about 70 bytes each")
     return 0
 
 

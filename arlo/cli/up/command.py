@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.catalog.toml_text import to_toml
 from arlo.cli.serve import as_dict
 from arlo.cli.text import print_json_line
 from arlo.errors import ArloError, ConfigError, EnvironmentProblem, GatewayError, how_to_install
@@ -64,31 +65,7 @@ LEAST_SLO_MS = 150
 SLO_FACTOR = 4  # times the longest row of the longest length
 NICE = 19
 
-CONFIG = """# Written by `arlo up`. Yours to copy: `arlo serve` takes it, docs/configuration.md describes each key.
-
-[model]
-name = {name}
-repository = "repository"
-slo_ms = {slo_ms}
-{default_prompt}{timeout}
-[workers]
-count = {workers}
-threads = {threads}
-run_dir = "run"
-
-[gateway]
-grpc_address = {grpc}
-api_address = {api}
-aliases = {aliases}
-auto_truncate = {auto_truncate}
-cors_origins = {cors_origins}
-max_body_bytes = {max_body_bytes}
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
-
-[control]
-http_address = "127.0.0.1:0"
-"""
+COMMENT = "Written by `arlo up`. Yours to copy: `arlo serve` takes it, docs/configuration.md describes each key."
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -326,26 +303,35 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
     from arlo.control.serve import serve
 
     manifest = _first(args, source, folder / "repository")
-    path, name = folder / "serve.toml", json.dumps(source.name)
-    cores = len(os.sched_getaffinity(0))
-    prompt = "" if args.default_prompt is None else f"default_prompt = {json.dumps(args.default_prompt)}\n"
+    path, cores = folder / "serve.toml", len(os.sched_getaffinity(0))
     workers = args.workers or (1 if args.device == "cuda" else min(MOST_WORKERS, cores))
-    path.write_text(
-        CONFIG.format(
-            name=name,
-            slo_ms=args.slo_ms or _slo_ms(manifest),
-            workers=workers,
-            threads=args.threads or min(cores, max(1, 2 * cores // workers)),
-            grpc=json.dumps(grpc),
-            api=json.dumps(api),
-            aliases="{" + ", ".join(f"{json.dumps(each)} = {name}" for each in sorted({*args.alias})) + "}",
-            auto_truncate=json.dumps(args.auto_truncate),
-            default_prompt=prompt,
-            cors_origins=json.dumps(args.cors_origin),
-            max_body_bytes=args.max_body_mb << 20,
-            timeout="" if args.timeout_ms is None else f"default_timeout_ms = {args.timeout_ms}\n",
-        )
-    )
+    free = "127.0.0.1:0"
+    sections = {
+        "model": {
+            "name": source.name,
+            "repository": "repository",
+            "slo_ms": args.slo_ms or _slo_ms(manifest),
+            "default_prompt": args.default_prompt,
+            "default_timeout_ms": args.timeout_ms,
+        },
+        "workers": {
+            "count": workers,
+            "threads": args.threads or min(cores, max(1, 2 * cores // workers)),
+            "run_dir": "run",
+        },
+        "gateway": {
+            "grpc_address": grpc,
+            "api_address": api,
+            "aliases": dict.fromkeys(sorted({*args.alias}), source.name),
+            "auto_truncate": args.auto_truncate,
+            "cors_origins": args.cors_origin,
+            "max_body_bytes": args.max_body_mb << 20,
+            "http_address": free,
+            "admin_address": free,
+        },
+        "control": {"http_address": free},
+    }
+    path.write_text(to_toml(sections, COMMENT))
     config = configuration.load(path)
     events.configure(as_json=args.log_json, level=logging.INFO if args.log_json else logging.WARNING)
 
@@ -449,14 +435,14 @@ async def _rest(args: argparse.Namespace, cluster: Cluster, source: Source, fold
             await build.stop(timeout_s=10)
         raise
     if code != 0:
-        serves = cluster.scheduler.choice.text
+        serves = cluster.mode.choice.text
         emit(log, "build_failed", level=logging.ERROR, code=code, log=str(built_log), serves=serves)
         return
     cluster.change(Manifest.load(repository))
     await cluster.settled()
-    emit(log, "built", what=cluster.scheduler.choice.text)
+    emit(log, "built", what=cluster.mode.choice.text)
     if not args.json:
-        print(f"\nall runtimes are built: {cluster.scheduler.choice.text}", flush=True)
+        print(f"\nall runtimes are built: {cluster.mode.choice.text}", flush=True)
 
 
 def _warnings(manifest: Manifest) -> list[str]:
@@ -477,10 +463,10 @@ def _how_to_try(cluster: Cluster, config: Config, manifest: Manifest, path: Path
     assert cluster.addresses is not None
     assert config.gateway.api_address is not None
     grpc, api = reachable(cluster.addresses.grpc), reachable(config.gateway.api_address)
-    body = json.dumps({"model": cluster.model, "input": ["a short text", "another one"]})
+    body = json.dumps({"model": cluster.mode.name, "input": ["a short text", "another one"]})
     behind = "\nRuntimes for single lengths are built behind it, and join when they are there." if more else ""
     return f"""
-{cluster.model} is served, up to {manifest.runtimes[-1].max_length} tokens{behind}
+{cluster.mode.name} is served, up to {manifest.runtimes[-1].max_length} tokens{behind}
   HTTP   {api}   OpenAI's /v1/embeddings, TEI's /embed (docs/http.md)
   gRPC   {grpc}   KServe v2 / Triton protocol
   config {path}

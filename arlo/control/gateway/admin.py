@@ -148,13 +148,13 @@ class AdminClient:
         if code == grpc.StatusCode.NOT_FOUND and (details or "").startswith("unknown model"):
             return UnknownModelError(f"the gateway at {self.address} says: {details}")
         if code == grpc.StatusCode.INVALID_ARGUMENT and (details or "").startswith("name a model"):
-            return GatewayError(f"the gateway at {self.address} says: {details} (`arlo status --model NAME`)")
+            return GatewayError(f"the gateway at {self.address} says: {details} (`arlo top --once --model NAME`)")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return GatewayError(f"the gateway at {self.address} did not finish {method} in time ({details})")
         return GatewayError(f"the gateway at {self.address} refused {method}: {details} ({code.name})")
 
     def _unreachable(self, details: str | None) -> GatewayUnreachableError:
         return GatewayUnreachableError(
-            f"no gateway answers at the admin address {self.address}: is `arlo serve` or `arlo gateway` running, "
+            f"no gateway answers at the admin address {self.address}: is `arlo serve` or `arlo serve gateway` running, "
             f"with this gateway.admin_address? ({details})"
         )

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 
-from arlo.catalog.manifest import Manifest, Runtime
+from arlo.catalog.manifest import Runtime
 from arlo.clock import unix_s
-from arlo.config import Config
-from arlo.config.stages import cascade_name
 from arlo.control.http.status import (
     COUNTERS,
-    CascadeStatus,
     ControlStatus,
-    EnergyStatus,
     ModelStatus,
     RuntimeStatus,
     State,
     WorkerStatus,
 )
+from arlo.control.mode import ServingMode
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.placement import service_us
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.scaler import Scaler
-from arlo.control.watch.scheduler import RuntimeScheduler, period_s, point_in_force
+from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.planning.allocation.curves import capacity, curve
-from arlo.planning.models import ModelPlanner
-from arlo.planning.planner import Seen
 
 
 def control_status(
-    config: Config,
-    manifest: Manifest,
+    mode: ServingMode,
     *,
     reconciler: Reconciler,
     scheduler: RuntimeScheduler,
@@ -40,15 +34,15 @@ def control_status(
     started_at_ms: int,
     gateway_admin: str,
     gateway_up: bool,
-    energy: EnergyStatus | None = None,
 ) -> ControlStatus:
     """What `/status` says now."""
-    demand = scheduler.demand()
-    mean, peak = scheduler.planner.by_runtime(demand.mean), scheduler.planner.by_runtime(demand.peak)
+    config, manifest, subject = mode.config, mode.manifest, scheduler.planner.subject
+    demand = scheduler.planner.demand()
+    mean, peak = subject.by_runtime(demand.mean), subject.by_runtime(demand.peak)
     runtimes = sorted(manifest.runtimes, key=lambda runtime: (runtime.max_length, runtime.name))
-    models = _models(config, manifest, scheduler)
+    models = _models(mode, scheduler)
     statuses = [_runtime(runtime, runtime.name, config.model.slo_ms) for runtime in runtimes]
-    if config.dedicated:  # each by its own SLO
+    if mode.dedicated:  # each by its own SLO
         of = {model.runtimes[0].name: model for model in models}
         statuses = [of[runtime.name].runtimes[0] for runtime in runtimes]
         mean = {name: sum(model.demand) for name, model in of.items()}
@@ -60,13 +54,13 @@ def control_status(
         at_ms=round(unix_s() * 1000),
         started_at_ms=started_at_ms,
         state=_state(reconciler, workers, gateway_up=gateway_up),
-        model=config.model.name or manifest.model,
+        model=mode.models[0],
         slo_ms=config.model.slo_ms,
         gateway_admin=gateway_admin,
         gateway_up=gateway_up,
-        energy=energy,
+        energy=mode.energy,
         deployment_version=deployments.version,
-        period_s=period_s(config),
+        period_s=mode.period_s,
         next_plan_in_s=round(scheduler.next_plan_in_s, 1),
         reallocate=config.control.reallocate,
         runtimes=statuses,
@@ -79,34 +73,21 @@ def control_status(
         scaling=scaler.status(),
         counters={name: counters[name] for name in COUNTERS},
         models=models,
-        cascade=_cascade(config, deployments),
+        cascade=mode.point(deployments),
     )
 
 
-def _cascade(config: Config, deployments: Deployments) -> CascadeStatus | None:
-    if config.cascade is None:
-        return None
-    point = point_in_force(config, deployments)
-    return CascadeStatus(
-        name=cascade_name(config.cascade), point=point.name, reach=list(point.reach), agreement=point.agreement
-    )
-
-
-def _models(config: Config, manifest: Manifest, scheduler: RuntimeScheduler) -> list[ModelStatus]:
+def _models(mode: ServingMode, scheduler: RuntimeScheduler) -> list[ModelStatus]:
     """Of several models each, in the order of the configuration; empty for one."""
-    planner = scheduler.planner
-    if not isinstance(planner, ModelPlanner):
-        return []
+    subject, demand_of_all = scheduler.planner.subject, scheduler.planner.demand()
+    demands, left = subject.by_model(demand_of_all), subject.left_ms(demand_of_all)  # of the SLO, for each
     statuses = []
-    demand_of_all = scheduler.demand()
-    demands = planner.of_models(demand_of_all)
-    left = planner.slo_left_ms(planner.rates(Seen(demand_of_all)))  # of the SLO, for each
-    names = [model.name or one.model for model, one in zip(config.models, manifest.models, strict=True)]
-    parts = zip(names, config.models, planner.models, demands, left, strict=True)
-    for name, model, served, demand, left_ms in parts:
+    for served, name, model, demand, left_ms in zip(
+        subject.models, mode.models, mode.config.models, demands, left, strict=False
+    ):
         # On workers that all share, this model's part of the runtime that they hold.
-        held = served.bundle.name if config.dedicated else manifest.runtimes[0].name
-        runtime = _runtime(served.bundle, held, left_ms, model=name if config.dedicated else "")
+        held = served.bundle.name if mode.dedicated else mode.manifest.runtimes[0].name
+        runtime = _runtime(served.bundle, held, left_ms, model=name if mode.dedicated else "")
         statuses.append(
             ModelStatus(
                 name=name,

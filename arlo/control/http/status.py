@@ -100,14 +100,9 @@ class ScalingStatus:
 class EnergyStatus:
     """What the answers of a cascade cost: of all workers' devices, idle time included, over the rows that arrived."""
 
-    source: str  # of the counter; modelled
+    source: str  # of the counter
     joules: float  # since the start
-    window_s: float  # the last minute, or less
-    window_joules: float
-    window_rows: int
-    joules_per_request: float | None  # of one row; None: none arrived
-    # Of window_joules, by the time that the rows of each stage take alone: batches and waiting are shared out as it is.
-    by_stage: dict[str, float] = dataclasses.field(default_factory=dict)
+    joules_per_request: float | None  # of one row, over the last minute; None: none arrived
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -99,15 +99,15 @@ def _fill_point(message: Any, point: Point, prices: tuple[tuple[Rule, ...], ...]
     for rules in prices:
         price = message.prices.add()
         for rule in rules:
-            item = price.rules.add(kind=rule.kind, c=rule.c, k=rule.k)
-            for length, threshold in rule.t:
-                item.t.add(length=length, value=threshold)
+            item = price.rules.add(rule=rule.kind, c=rule.c, k=rule.k)
+            for length, threshold in rule.t if rule.kind == "hard" else ():
+                item.below.add(length=length, value=threshold)
     for cuts in point.skip:
         message.skip.add(cuts=cuts)
-    prune = point.prune
-    message.alpha, message.to_level, message.min_words = prune.alpha, prune.to_level, prune.min_words
-    message.mean_over_all = prune.mean_over == "all"
-    message.alpha_max, message.most_removed = prune.alpha_max, prune.most_removed
+    prune, to = point.prune, message.prune
+    to.alpha, to.to_level, to.min_words = prune.alpha, prune.to_level, prune.min_words
+    to.mean_over_all = prune.mean_over == "all"
+    to.alpha_max, to.most_removed = prune.alpha_max, prune.most_removed
     message.ensemble, message.start = point.ensemble.kind, point.start
     if point.accuracy is not None:
         message.accuracy = point.accuracy[0]

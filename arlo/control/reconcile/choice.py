@@ -1,4 +1,4 @@
-"""Which kind of runtime the workers serve: what [deployment] says, else what was measured to be quicker. Pure."""
+"""What the workers hold: the kind of runtime that [deployment] says, else what was measured to be quicker. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config
 from arlo.errors import ConfigError
 from arlo.planning.lengths.advice import dynamic_runtime, missing
-from arlo.planning.lengths.holding import Holding, Wanted, alike, best, best_together
+from arlo.planning.lengths.holding import Wanted, alike, best, best_together
 from arlo.traces.traffic import traffic
+
+Kind = Literal["static", "dynamic", "both", "models"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,9 +23,10 @@ class Choice:
     """`static`: allocated by length. `dynamic`: one runtime on every worker, which may be a bundle of static ones.
     `both`: as [deployment] counts them. `models`: a bundle for each of several models, on workers of its own."""
 
-    serve: Literal["static", "dynamic", "both", "models"]
+    serve: Kind
     why: str
     what: str  # the runtimes, for people
+    manifest: Manifest  # of the runtimes that workers may hold; all of them were measured
 
     @property
     def text(self) -> str:
@@ -32,94 +35,67 @@ class Choice:
 
 
 def choose(config: Config, manifest: Manifest) -> Choice:
-    """What to serve, and why. ConfigError when [deployment] asks for a kind of runtime that the repository lacks, or
-    [workers] for less memory than the longest takes."""
-    wanted, repository = config.deployment, config.model.repository
-    if config.dedicated:
-        bundles = servable(config, manifest).runtimes
-        what = [
-            f"{one.model} ({_members(held.parts)}) on {model.workers} worker{'s' if model.workers != 1 else ''}"
-            for one, held, model in zip(manifest.models, bundles, config.models, strict=True)
-        ]
-        moves = "which move to where they are needed" if config.control.reallocate else "as configured"
-        reasons = [f"each model has workers of its own, {moves}"]
-        for one, held in zip(manifest.models, bundles, strict=True):
-            if isinstance(held, Bundle) and held.why:
-                reasons.append(f"{one.model}: {held.why}")
-        return Choice("models", "; ".join(reasons), ", ".join(what))
-    static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
-    dynamic = dynamic_runtime(manifest)
-    bundle = dynamic if isinstance(dynamic, Bundle) else _bundle(config, manifest)
-    if bundle is not None:
-        return Choice("dynamic", bundle.why, f"{_what(manifest, bundle)}, all on every worker")
-    if wanted.runtimes == "static" and not static:
-        raise ConfigError(f'deployment.runtimes is "static", but {repository} has no static runtime: remove the key')
-    if dynamic is None:
-        if wanted.runtimes == "dynamic":
-            raise ConfigError(
-                f'deployment.runtimes is "dynamic", but {repository} has no dynamic runtime: compile one '
-                "(`arlo compile` does unless --no-dynamic is given), or remove the key"
-            )
-        return Choice("static", "the repository has no dynamic one", _levels(static))
-    everywhere = f"the dynamic runtime {dynamic.name} on every worker"
-    if not static:
-        return Choice("dynamic", "the repository has no static one", everywhere)
-    if wanted.runtimes == "dynamic":
-        return Choice("dynamic", 'deployment.runtimes is "dynamic"', everywhere)
-    if wanted.dynamic:
-        return Choice("both", "[deployment] names `dynamic` instances", f"{_levels(static)} and {dynamic.name}")
-    if wanted.instances:
-        return Choice("static", "[deployment] has an `allocation`", _levels(static))
-    if wanted.runtimes == "static":
-        return Choice("static", 'deployment.runtimes is "static"', _levels(static))
-    advice = manifest.recommendation
-    if advice is None:
-        why = missing(manifest) or "nothing is recommended: `arlo profile REPOSITORY --update` compares them"
-        return Choice("static", why, _levels(static))
-    return Choice(
-        advice.serve, f"{advice.why} ({advice.device})", everywhere if advice.serve == "dynamic" else _levels(static)
-    )
+    """What to serve, and why.
 
-
-def servable(config: Config, manifest: Manifest) -> Manifest:
-    """The manifest without runtimes whose latency was not measured, which are none of those that are served.
-
-    ConfigError when one that would be served was not measured: planning and dispatch go by its latency.
+    ConfigError when [deployment] asks for a kind of runtime that the repository lacks, [workers] for less memory than
+    the longest takes, or when a runtime that would be served was not measured: planning and dispatch go by its latency.
     """
     if config.dedicated:
-        if isinstance(manifest.runtimes[0], Bundle):
-            return manifest
-        return dataclasses.replace(manifest, runtimes=_own(config, manifest))
-    bundle = _bundle(config, manifest)
+        return _on_their_own(config, manifest)
+    bundle = _shared(config, manifest) if len(manifest.models) > 1 else _bundle(config, manifest)
     if bundle is not None:
-        return dataclasses.replace(manifest, runtimes=(bundle,))
-    serve = choose(config, manifest).serve
-    dynamic = dynamic_runtime(manifest)
-    unmeasured = [runtime for runtime in manifest.runtimes if not runtime.latency]
-    needed = [
-        runtime.name
-        for runtime in unmeasured
-        if (serve != "static" and runtime is dynamic) or (serve != "dynamic" and not runtime.dynamic)
-    ]
-    if needed:
-        raise _unmeasured(config, needed)
-    return dataclasses.replace(manifest, runtimes=tuple(runtime for runtime in manifest.runtimes if runtime.latency))
+        what = f"{_what(manifest, bundle)}, all on every worker"
+        return Choice("dynamic", bundle.why, what, dataclasses.replace(manifest, runtimes=(bundle,)))
+    serve, why = _kind(config, manifest)
+    static, dynamic = _static(manifest), dynamic_runtime(manifest)
+    needed = [*(static if serve != "dynamic" else []), *([dynamic] if dynamic and serve != "static" else [])]
+    _check_measured(config, needed)
+    what = _levels(static) if serve != "dynamic" else ""
+    if dynamic is not None and serve != "static":
+        what = f"{what} and {dynamic.name}" if what else f"the dynamic runtime {dynamic.name} on every worker"
+    measured = tuple(runtime for runtime in manifest.runtimes if runtime.latency)
+    return Choice(serve, why, what, dataclasses.replace(manifest, runtimes=measured))
+
+
+def _kind(config: Config, manifest: Manifest) -> tuple[Kind, str]:
+    """Of one model without a bundle: what is served, and why."""
+    wanted, repository, advice = config.deployment, config.model.repository, manifest.recommendation
+    static, dynamic = _static(manifest), dynamic_runtime(manifest)
+    if wanted.runtimes == "static" and not static:
+        raise ConfigError(f'deployment.runtimes is "static", but {repository} has no static runtime: remove the key')
+    if wanted.runtimes == "dynamic" and dynamic is None:
+        raise ConfigError(
+            f'deployment.runtimes is "dynamic", but {repository} has no dynamic runtime: compile one '
+            "(`arlo compile` does unless --no-dynamic is given), or remove the key"
+        )
+    if dynamic is None:
+        return "static", "the repository has no dynamic one"
+    if not static:
+        return "dynamic", "the repository has no static one"
+    if wanted.runtimes == "dynamic":
+        return "dynamic", 'deployment.runtimes is "dynamic"'
+    if wanted.dynamic:
+        return "both", "[deployment] names `dynamic` instances"
+    if wanted.instances:
+        return "static", "[deployment] has an `allocation`"
+    if wanted.runtimes == "static":
+        return "static", 'deployment.runtimes is "static"'
+    if advice is None:
+        nothing = "nothing is recommended: `arlo compile profile REPOSITORY --update` compares them"
+        return "static", missing(manifest) or nothing
+    return advice.serve, f"{advice.why} ({advice.device})"
 
 
 def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
     """The static runtimes that every worker holds; None where each worker serves one runtime."""
-    if len(manifest.models) > 1:
-        return _shared(config, manifest)
     wanted, memory_mb = config.deployment, config.workers.memory_mb
-    static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
+    static = _static(manifest)
     if wanted.runtimes == "bundle":
         if not static:
             raise ConfigError(
                 f'deployment.runtimes is "bundle", but {config.model.repository} has no static runtime: remove the key'
             )
-        unmeasured = [runtime.name for runtime in static if not runtime.latency]
-        if unmeasured:
-            raise _unmeasured(config, unmeasured)
+        _check_measured(config, static)
         why = 'deployment.runtimes is "bundle"'
     elif (inside := _inside(config, manifest)) is not None:
         return inside
@@ -133,13 +109,10 @@ def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
             return None
         why = "workers.memory_mb is known, and rows of one length go together on any worker"
     if memory_mb is not None:
-        longest = max(runtime.max_length for runtime in static)
-        counts, over = _expected(config, manifest, longest)
-        held = best(Wanted(static, counts, config.model.slo_ms), memory_mb=memory_mb)
-        if wanted.runtimes != "bundle" and len(held.runtimes) == 1:
+        fits, said = _fitting(config, manifest, static, memory_mb)
+        if wanted.runtimes != "bundle" and len(fits) == 1:
             return None  # nothing goes together: a runtime per worker, allocated by length
-        why += f"; {_held(held, len(static), memory_mb, over)}"
-        static = list(held.runtimes)
+        static, why = fits, f"{why}; {said}"
     return bundle_of(_bundle_name(manifest), static, why=why)
 
 
@@ -154,9 +127,7 @@ def _inside(config: Config, manifest: Manifest) -> Bundle | None:
     taken, limit = memory_mb(engines), config.workers.memory_mb
     if taken is not None and limit is not None and taken > limit:
         return None  # then these servers cannot hold them
-    unmeasured = [runtime.name for runtime in engines if not runtime.latency]
-    if unmeasured:
-        raise _unmeasured(config, unmeasured)
+    _check_measured(config, engines)
     why = "the repository has a logical model of the plugin, whose servers hold all of them"
     return bundle_of(_bundle_name(manifest), engines, why=why)
 
@@ -168,45 +139,37 @@ def _candidates(config: Config, one: Manifest) -> list[Runtime]:
             traffic(config.deployment.lengths, max(runtime.max_length for runtime in one.runtimes))
         except ConfigError as error:
             raise ConfigError(f"lengths of model {config.model.name or one.model!r}: {error}") from None
-    runtimes = [runtime for runtime in one.runtimes if not runtime.dynamic]
-    advice, dynamic = one.recommendation, dynamic_runtime(one)
+    runtimes, advice, dynamic = _static(one), one.recommendation, dynamic_runtime(one)
     if dynamic is not None and (not runtimes or (advice is not None and advice.serve == "dynamic")):
         runtimes = [dynamic]
-    unmeasured = [runtime.name for runtime in runtimes if not runtime.latency]
-    if unmeasured:
-        raise _unmeasured(config, unmeasured)
+    _check_measured(config, runtimes)
     return runtimes
 
 
-def _own(config: Config, manifest: Manifest) -> tuple[Bundle, ...]:
-    """Several models on workers of their own: what a worker of each holds."""
-    memory_mb, bundles = config.workers.memory_mb, []
+def _on_their_own(config: Config, manifest: Manifest) -> Choice:
+    """Several models on workers of their own, each with a bundle."""
+    moves = "which move to where they are needed" if config.control.reallocate else "as configured"
+    bundles, what, why = [], [], [f"each model has workers of its own, {moves}"]
     for model, one in zip(config.models, manifest.models, strict=True):
-        alone = config.of(model)
-        runtimes, why = _candidates(alone, one), ""
-        if memory_mb is not None:
-            longest = max(runtime.max_length for runtime in runtimes)
-            counts, over = _expected(alone, one, longest)
-            held = best(Wanted(runtimes, counts, model.slo_ms), memory_mb=memory_mb)
-            runtimes, why = list(held.runtimes), _held(held, len(runtimes), memory_mb, over)
-        bundles.append(shared_bundle(_bundle_name(one), [runtimes], why=why))
-    return tuple(bundles)
+        alone, said = config.of(model), ""
+        runtimes = _candidates(alone, one)
+        if config.workers.memory_mb is not None:
+            runtimes, said = _fitting(alone, one, runtimes, config.workers.memory_mb)
+            why.append(f"{one.model}: {said}")
+        bundles.append(shared_bundle(_bundle_name(one), [runtimes], why=said))
+        count = f"{model.workers} worker{'s' if model.workers != 1 else ''}"
+        what.append(f"{one.model} ({_members(bundles[-1].parts)}) on {count}")
+    return Choice("models", "; ".join(why), ", ".join(what), dataclasses.replace(manifest, runtimes=tuple(bundles)))
 
 
 def _shared(config: Config, manifest: Manifest) -> Bundle:
     """Several models on the same workers."""
     memory_mb = config.workers.memory_mb
-    pairs = zip(config.models, manifest.models, strict=True)
-    models = [_candidates(config.of(model), one) for model, one in pairs]
+    models = [_candidates(config.of(model), one) for model, one in zip(config.models, manifest.models, strict=True)]
     why = f"{len(models)} models share the workers"
     if memory_mb is not None:
         wanted = [
-            Wanted(
-                runtimes,
-                _expected(config.of(model), one, max(runtime.max_length for runtime in runtimes))[0],
-                model.slo_ms,
-                model.share,
-            )
+            _wanted(config.of(model), one, runtimes, model.share)[0]
             for runtimes, model, one in zip(models, config.models, manifest.models, strict=True)
         ]
         held = best_together(wanted, memory_mb=memory_mb)
@@ -250,21 +213,36 @@ def _expected(config: Config, manifest: Manifest, longest: int) -> tuple[dict[in
     return alike(longest), "lengths that are not known"
 
 
-def _held(held: Holding, all_of_them: int, memory_mb: int, over: str) -> str:
-    """What memory makes of a bundle, for people."""
-    if len(held.runtimes) == all_of_them:
-        return f"together they take {held.memory_mb} of {memory_mb} MB"
-    return (
-        f"of {all_of_them} runtimes these fit best, {held.memory_mb} of {memory_mb} MB: over {over}, a row costs "
+def _wanted(config: Config, manifest: Manifest, runtimes: Sequence[Runtime], share: float = 1.0) -> tuple[Wanted, str]:
+    """What memory is shared out for, and the lengths that it is for, in words."""
+    counts, over = _expected(config, manifest, max(runtime.max_length for runtime in runtimes))
+    return Wanted(list(runtimes), counts, config.model.slo_ms, share), over
+
+
+def _fitting(
+    config: Config, manifest: Manifest, runtimes: Sequence[Runtime], memory_mb: int
+) -> tuple[list[Runtime], str]:
+    """The runtimes that memory holds, and why these, for people."""
+    wanted, over = _wanted(config, manifest, runtimes)
+    held = best(wanted, memory_mb=memory_mb)
+    if len(held.runtimes) == len(runtimes):
+        return list(held.runtimes), f"together they take {held.memory_mb} of {memory_mb} MB"
+    return list(held.runtimes), (
+        f"of {len(runtimes)} runtimes these fit best, {held.memory_mb} of {memory_mb} MB: over {over}, a row costs "
         f"{held.row_us / 1000:.3g} ms of a worker, with all {held.all_us / 1000:.3g} ms"
     )
 
 
-def _unmeasured(config: Config, names: list[str]) -> ConfigError:
-    return ConfigError(
-        f"no latency of {', '.join(names)} was measured, as no device ran it when it was built: run "
-        f"`arlo profile {config.model.repository} --update` on this machine first"
-    )
+def _static(manifest: Manifest) -> list[Runtime]:
+    return [runtime for runtime in manifest.runtimes if not runtime.dynamic]
+
+
+def _check_measured(config: Config, runtimes: Sequence[Runtime]) -> None:
+    if names := [runtime.name for runtime in runtimes if not runtime.latency]:
+        raise ConfigError(
+            f"no latency of {', '.join(names)} was measured, as no device ran it when it was built: run "
+            f"`arlo compile profile {config.model.repository} --update` on this machine first"
+        )
 
 
 def _what(manifest: Manifest, bundle: Bundle) -> str:

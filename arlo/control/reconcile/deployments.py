@@ -13,18 +13,17 @@ import logging
 import os
 import socket
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arlo import proto
-from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s
-from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.gateway.admin import AdminClient
-from arlo.control.reconcile.cascade import kept_point
-from arlo.control.reconcile.pipeline import kept_plan
 from arlo.control.reconcile.placement import deployment_message, instance_id, same_content
 from arlo.errors import GatewayError
+
+if TYPE_CHECKING:
+    from arlo.control.mode import ServingMode
 
 log = logging.getLogger("arlo.control")
 
@@ -50,9 +49,8 @@ def owner_label(started_at_ms: int) -> str:
 class Deployments:
     """See the module. `counters` are those of ControlStatus."""
 
-    def __init__(self, config: Config, manifest: Manifest, counters: Counter[str], *, owner: str = "") -> None:
-        self._config = config
-        self._manifest = manifest
+    def __init__(self, mode: ServingMode, counters: Counter[str], *, owner: str = "") -> None:
+        self._mode = mode
         self._counters = counters
         self._owner = owner
         self._owns = False  # whether a deployment of ours has been in force
@@ -80,7 +78,7 @@ class Deployments:
     def client(self, address: str, *, timeout_s: float = 10.0) -> AdminClient:
         """A further connection, to any gateway, about our model."""
         # A gateway that has one model is asked for that, whatever its name was before.
-        shared, model = self._config.gateway.several_models, self._config.model.name or self._manifest.model
+        shared, model = self._mode.config.gateway.several_models, self._mode.models[0]
         return AdminClient(address, model=model if shared else "", beside=shared, timeout_s=timeout_s)
 
     async def close(self) -> None:
@@ -129,15 +127,13 @@ class Deployments:
             if not pairs and not self.always:
                 return  # nothing to say yet
             wanted = deployment_message(
-                self._config,
-                self._manifest,
+                self._mode,
                 pairs,
                 self.endpoints,
                 always=self.always,
                 version=_next(current.version),
                 owner=self._owner,
-                cascade_point=self.point,
-                flow_plan=self.flow_plan,
+                more=lambda message: self._mode.fill(message, self),
             )
             self.version = current.version
             self._owns = self._owns or current.owner == self._owner
@@ -179,9 +175,8 @@ class Deployments:
         """What the gateway serves of our runtimes now: worker -> runtimes, for workers at known endpoints."""
         current = await self.admin.get_deployment()
         self.version = current.version
-        self.point = kept_point(self._config.cascade, current)
-        self.flow_plan = kept_plan(self._config.pipeline, current)
-        names = {runtime.name for runtime in self._manifest.runtimes}
+        self._mode.take_over(current, self)
+        names = {runtime.name for runtime in self._mode.manifest.runtimes}
         found: dict[str, list[str]] = {}
         for item in current.instances:
             if item.runtime in names and self.endpoints.get(item.worker) == item.endpoint:

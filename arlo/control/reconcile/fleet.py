@@ -17,9 +17,11 @@ from arlo.workers.pool import WorkerInfo, WorkerPool
 
 log = logging.getLogger("arlo.control")
 
+GRACE_S = 5.0  # a worker that has been away for longer is taken for lost, and a plan made without it
+
 
 class Fleet:
-    """See the module. `grace_s`: a worker that has been away for longer is taken for lost."""
+    """See the module."""
 
     def __init__(
         self,
@@ -28,13 +30,11 @@ class Fleet:
         counters: Counter[str],
         *,
         runtimes: Collection[str],
-        grace_s: float,
     ) -> None:
         self._pool = pool
         self._deployments = deployments
         self._counters = counters
         self._runtimes = frozenset(runtimes)
-        self._grace_s = grace_s
         self._away_since_s: dict[str, float] = {}
         self._probation = Probation()
         self.infos: dict[str, WorkerInfo] = {}
@@ -49,7 +49,7 @@ class Fleet:
             if info.state == "ready":
                 self._away_since_s.pop(worker, None)
                 self._probation.back(worker, now_s)
-            elif now_s - self._away_since_s.setdefault(worker, now_s) >= self._grace_s:
+            elif now_s - self._away_since_s.setdefault(worker, now_s) >= GRACE_S:
                 self._lose(worker)
             if self._deployments.endpoints.get(worker) != info.endpoint:
                 # What served elsewhere is gone; what is loaded here joins like anything that was loaded.

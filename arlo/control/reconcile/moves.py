@@ -32,6 +32,7 @@ log = logging.getLogger("arlo.control")
 
 Probe = Callable[..., Awaitable[None]]  # as warm_up
 
+WARMUP_REQUESTS = 3  # that a runtime answers before it joins; its answers are checked
 UNLOAD_TIMEOUT_S = 30.0  # its last request has been answered by then; what takes longer does not end at all
 
 
@@ -97,7 +98,7 @@ class Mover:
                     endpoint,
                     self._manifest.of(part),
                     part,
-                    requests=self._config.control.warmup_requests,
+                    requests=WARMUP_REQUESTS,
                     timeout_s=self._config.workers.load_timeout_s,
                 )
         except WorkerError:

@@ -13,7 +13,7 @@ import numpy as np
 from arlo import proto
 from arlo.cascade.manifest import check_judged
 from arlo.cascade.prune import vocabulary_of
-from arlo.catalog.flow import Flow, FlowEdge, FlowVariant, Guard
+from arlo.catalog.flow import Flow, FlowEdge, FlowVariant
 from arlo.catalog.flow_accuracy import path_accuracy
 from arlo.catalog.flow_exits import gain
 from arlo.catalog.flow_outcomes import Outcomes, RowOutcomes
@@ -101,7 +101,7 @@ def fill_pipeline(
                     )
                 served.kind_accuracy.extend(value for task in one.tasks for value in by_task[task])
             if variant.temperature != 1:
-                served.t = variant.temperature
+                served.calibrator.kind, served.calibrator.t = "temperature", variant.temperature
         if by_tokens and len(stage.variants) > 1 and late and not config.workers:
             _fill_rule(item.tokens, config.tokens, flow.slo_ms, stage.variants)
             item.tokens.shadow = config.shadow
@@ -117,7 +117,7 @@ def fill_pipeline(
         edge, spec = message.edges.add(), flow.edges[e]
         _fill_edge(edge, flow, e, place, labels[spec.tail])
         if spec.when.follows:
-            _fill_gain(edge, flow, e, records)
+            _fill_gain(edge.guard, flow, e, records)
         if spec.combine == "weighted" and spec.head is not None and labels[spec.head] != labels[spec.tail]:
             raise ConfigError(f"edge {spec.name}: answers are mixed that have the same labels")
 
@@ -204,7 +204,9 @@ def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels
     if edge.head is not None:
         tail = flow.index[edge.tail]
         item.factor.extend(flow.factor(number, v) for v in range(len(flow.stages[tail].variants)))
-    _fill_guard(item, edge, edge.when, labels)
+    item.falls_back = edge.falls_back
+    item.weights.extend(edge.weights)
+    _fill_guard(item.guard, edge, labels)
     if edge.join:
         item.join = place[edge.join]
     if edge.expand.kind == "chunks":
@@ -222,16 +224,15 @@ def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels
             item.expand.inputs.add(**{"input": name, "from": source})
 
 
-def _fill_guard(item: Any, edge: FlowEdge, guard: Guard, labels: tuple[str, ...]) -> None:
-    item.falls_back = edge.falls_back
-    item.weights.extend(edge.weights)
+def _fill_guard(item: Any, edge: FlowEdge, labels: tuple[str, ...]) -> None:
+    guard = edge.when
+    item.rule = guard.follows or "hard"
     if guard.score:
         item.score = SCORES[guard.score]
-    for name, value in (("at_least", guard.at_least), ("below", guard.below)):
-        if isinstance(value, str):
-            item.threshold = value
-        elif value is not None:
-            setattr(item, name, value)
+    if isinstance(guard.at_least, float | int):
+        item.at_least = guard.at_least
+    if isinstance(guard.below, float | int) and guard.below > 0:
+        item.below.add(length=1, value=guard.below)  # of rows of any length
     for label in guard.label_in:
         if label not in labels:
             raise ConfigError(f"edge {edge.name}: {edge.tail!r} has no label {label!r}; known: {', '.join(labels)}")

@@ -8,18 +8,19 @@ from the configuration.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from arlo import proto
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.catalog.tokenizer import read_tokenizer
 from arlo.config import Config, ModelConfig
-from arlo.control.reconcile.cascade import fill_cascade
-from arlo.control.reconcile.pipeline import fill_pipeline
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity
 from arlo.planning.lengths.advice import dynamic_runtime
+
+if TYPE_CHECKING:
+    from arlo.control.mode import ServingMode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,13 +36,7 @@ class Plan:
 
 
 def plan_from_config(config: Config, manifest: Manifest) -> Plan:
-    """The allocation of the configuration in terms of the manifest's runtimes; ConfigError for a length it lacks.
-
-    Of models with workers of their own, what each has at first, in their order.
-    """
-    if config.dedicated:
-        pairs = zip(manifest.runtimes, config.models, strict=True)
-        return Plan(tuple((bundle.name, model.workers or 0) for bundle, model in pairs))
+    """The allocation of the configuration in terms of the manifest's runtimes; ConfigError for a length it lacks."""
     static = {runtime.max_length: runtime for runtime in manifest.runtimes if not runtime.dynamic}
     dynamic = dynamic_runtime(manifest)
     wanted: list[tuple[Runtime, int]] = []
@@ -78,36 +73,28 @@ def service_us(runtime: Runtime) -> float:
 
 
 def deployment_message(
-    config: Config,
-    manifest: Manifest,
+    mode: ServingMode,
     instances: Sequence[tuple[str, str]],
     endpoints: Mapping[str, str],
     *,
     always: Collection[str] = (),
     version: int = 0,
     owner: str = "",
-    cascade_point: str | None = None,
-    flow_plan: Any | None = None,
+    more: Callable[[Any], None] = lambda _: None,
 ) -> Any:
     """The arlo.v1.Deployment of instances, (worker id, runtime name) each. `endpoints`: worker id -> host:port.
 
     Only runtimes that are placed are in it, and those named in `always`: each is a level of the multi-level queue, and
     a level that never has an instance would make every request for it count as demoted, and be peeked at in vain.
-    `cascade_point`: of a cascade, another one than the configuration's. `flow_plan`: of a pipeline, an
-    arlo.v1.PipelinePlan.
     `always` is for the longest one, so that a request that only it fits waits for it while it is being moved.
+    `more` adds what the mode tells of the flow.
     """
+    config, manifest = mode.config, mode.manifest
     message = proto.message("Deployment")(version=version, owner=owner)
     for number, (model, one) in enumerate(zip(config.models, manifest.models, strict=True)):
         _fill_model(message.more_models.add() if number else message.model, model, one)
-    if config.cascade is not None:
-        fill_cascade(message.cascades.add(), config.cascade, manifest.models, point_name=cascade_point)
-    if config.pipeline is not None:
-        late = config.dispatch.policy == "late" and config.dispatch.batching in ("fill", "deadline")
-        fill_pipeline(message.pipelines.add(), config.pipeline, manifest.models, flow_plan, late=late)
-    placed = {name for _, name in instances} | set(always)
-    if config.pipeline is not None:  # a variant may have no worker for a while
-        placed |= {runtime.name for runtime in manifest.runtimes}
+    more(message)
+    placed = mode.listed({name for _, name in instances} | set(always))
     held = [runtime for runtime in manifest.runtimes if runtime.name in placed]
     pairs = list(zip(config.models, manifest.models, strict=True))
     slo_ms = {id(one): model.slo_ms for model, one in pairs}

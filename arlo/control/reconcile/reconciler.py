@@ -18,11 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s
-from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.http.status import WorkerStep
+from arlo.control.mode import ServingMode
 from arlo.control.reconcile.cover import ActiveInstances, Cover
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.fleet import Fleet
@@ -49,14 +48,14 @@ class Reconciler:
 
     def __init__(
         self,
-        config: Config,
-        manifest: Manifest,
+        mode: ServingMode,
         pool: WorkerPool,
         deployments: Deployments,
         counters: Counter[str],
         *,
         probe: Probe = warm_up,
     ) -> None:
+        config, manifest = mode.config, mode.manifest
         self._pool = pool
         self._deployments = deployments
         self._counters = counters
@@ -64,11 +63,11 @@ class Reconciler:
         self.active = ActiveInstances()  # what the gateway sends to
         self.stats: Callable[[], Any] = lambda: None  # the newest arlo.v1.Stats that was read elsewhere
         runtimes = {runtime.name: runtime for runtime in manifest.runtimes}
-        self._wanted = Desired(runtimes, by_model=config.dedicated)
+        self._wanted = Desired(runtimes, by_model=mode.dedicated)
         self._cover = Cover(manifest.runtimes)
         self._overlap = Overlap(wanted=config.control.make_before_break)
         self._restarts = Restarts()
-        self._fleet = Fleet(pool, deployments, counters, runtimes=runtimes, grace_s=config.control.worker_grace_s)
+        self._fleet = Fleet(pool, deployments, counters, runtimes=runtimes)
         self._jobs = Jobs(deployments, counters, failed_with=self._failed_with, ended=self._wake.set)
         self._mover = Mover(
             config,

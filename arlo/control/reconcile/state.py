@@ -11,9 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arlo.catalog.manifest import Manifest
-from arlo.config import Config
-from arlo.control.reconcile.choice import choose
+from arlo.control.mode import ServingMode
 
 FILE_NAME = "desired.json"
 FORMAT = 1
@@ -29,17 +27,18 @@ class DesiredState:
     fingerprint: str  # of what it was decided for, see fingerprint()
 
 
-def fingerprint(config: Config, manifest: Manifest) -> str:
+def fingerprint(mode: ServingMode) -> str:
     """Of all that a saved placement depends on; another fingerprint means that it is not to be used."""
+    config = mode.config
     content: dict[str, Any] = {
         "repository": str(config.model.repository.resolve()),
         "runtimes": [
-            (runtime.name, runtime.max_length, sorted(runtime.files.items())) for runtime in manifest.runtimes
+            (runtime.name, runtime.max_length, sorted(runtime.files.items())) for runtime in mode.manifest.runtimes
         ],
         "allocation": sorted(config.deployment.allocation.items()),
         "dynamic": config.deployment.dynamic,
         "models": [model.workers for model in config.models],
-        "serve": choose(config, manifest).serve,
+        "serve": mode.choice.serve,
         "workers": [config.workers.kind, config.worker_count, list(config.workers.endpoints)],
         "reallocate": config.control.reallocate,
     }

@@ -4,7 +4,6 @@ that, says when lengths, or how sure the first stage is, are no longer those of 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -13,21 +12,21 @@ from typing import Any
 from arlo.cascade.refresh import sample_of, signs
 from arlo.clock import monotonic_s
 from arlo.config.cascade import CascadeConfig
-from arlo.config.stages import cascade_manifest, cascade_name
+from arlo.config.stages import cascade_manifest
 from arlo.control.events import emit
 from arlo.control.reconcile.cascade import safer_point
 from arlo.control.reconcile.deployments import Deployments
-from arlo.errors import ConfigError, GatewayError
+from arlo.control.watch.feed import Snapshot
+from arlo.errors import ConfigError
 
 log = logging.getLogger("arlo.control")
 
-LOOK_S = 1.0
 SIGNS_S = 600.0  # between two looks at the gateway's sample
 BY_CHANCE = 1e-6  # of a sign, in one look
 
 
 class DriftWatch:
-    """See the module. `counters` are those of ControlStatus. One event loop."""
+    """See the module. `counters` are those of ControlStatus."""
 
     def __init__(self, config: CascadeConfig, deployments: Deployments, counters: Counter[str]) -> None:
         self._config = config
@@ -37,19 +36,14 @@ class DriftWatch:
         self._looked_s = monotonic_s()
         self._signs: set[str] = set()  # that have been told
 
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        while True:
-            try:
-                name = cascade_name(self._config)
-                async for stats in self._deployments.admin.watch_stats(interval_ms=round(LOOK_S * 1000), model=name):
-                    await self.see(stats)
-                    if monotonic_s() - self._looked_s >= SIGNS_S:
-                        self._looked_s = monotonic_s()
-                        self.look(await self._deployments.admin.get_sample(name))
-            except GatewayError:
-                pass  # it is restarting; whoever restarts it says so
-            await asyncio.sleep(LOOK_S)
+    async def on_stats(self, seen: Snapshot) -> None:
+        """What the cascade says of its shadow rows, and now and then the gateway's sample."""
+        if seen.whole is None:
+            return
+        await self._see(seen.whole)
+        if monotonic_s() - self._looked_s >= SIGNS_S:
+            self._looked_s = monotonic_s()
+            self.look(await self._deployments.admin.get_sample(seen.whole.model))
 
     def look(self, rows: Sequence[Any]) -> None:
         """At the gateway's sample, arlo.v1.SampledRow, for early signs. Too few rows say nothing."""
@@ -74,8 +68,7 @@ class DriftWatch:
                     advice="no alarm yet: watch arlo_cascade_drift_alarm, or search again on traffic of today",
                 )
 
-    async def see(self, stats: Any) -> None:
-        """One arlo.v1.Stats of the cascade."""
+    async def _see(self, stats: Any) -> None:
         if not stats.shadows.alarm:
             self._said = None
             return
@@ -92,7 +85,7 @@ class DriftWatch:
             point=stats.point,
             shadow_rows=stats.shadows.rows,
             disagreed=round(stats.shadows.disagreed / max(1, stats.shadows.rows), 4),
-            allowed=round(stats.shadows.epsilon, 4),
+            allowed=round(stats.shadows.may_differ / max(1, stats.shadows.rows), 4),
             advice="record, calibrate and search again on traffic of today",
         )
         if self._config.drift != "raise":

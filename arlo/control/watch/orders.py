@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arlo.catalog.manifest import Manifest
 from arlo.clock import unix_s
-from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.http.status import PlanRecord
+from arlo.control.mode import ServingMode
 from arlo.control.reconcile import state
-from arlo.control.reconcile.deployments import Deployments
-from arlo.control.reconcile.pipeline import plan_message
 from arlo.control.reconcile.reconciler import Reconciler
-from arlo.errors import GatewayError
-from arlo.planning.flows.serving import FlowPlanner
-from arlo.planning.models import ModelPlanner
 from arlo.planning.placement.assignment import assign, changed
-from arlo.planning.planner import Plan, Planner, Reason, Seen
+from arlo.planning.planner import Plan, Planner, Reason
 from arlo.planning.traffic.demand import Demand
 from arlo.planning.view import WorkerView
 
@@ -35,20 +28,16 @@ class Orders:
 
     def __init__(
         self,
-        config: Config,
-        manifest: Manifest,
+        mode: ServingMode,
         planner: Planner,
         reconciler: Reconciler,
-        deployments: Deployments,
         *,
         longest: str,
     ) -> None:
         """`longest`: the runtime for workers that no number is asked of."""
-        self._config = config
-        self._manifest = manifest
+        self._mode = mode
         self._planner = planner
         self._reconciler = reconciler
-        self._deployments = deployments
         self._longest = longest
         self.plans: deque[PlanRecord] = deque(maxlen=KEPT_PLANS)
 
@@ -59,7 +48,7 @@ class Orders:
 
     def ordered(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """By ascending max_length, a dynamic runtime after a static one, as assign() takes it."""
-        rank = {runtime.name: (runtime.max_length, runtime.dynamic) for runtime in self._manifest.runtimes}
+        rank = {runtime.name: (runtime.max_length, runtime.dynamic) for runtime in self._mode.manifest.runtimes}
         return {name: wanted[name] for name in sorted(wanted, key=lambda name: rank[name]) if wanted[name]}
 
     def begin(self, reason: Reason, placement: dict[str, str], views: Sequence[WorkerView], *, note: str) -> None:
@@ -79,37 +68,14 @@ class Orders:
             wanted[self._longest] += spare
         self._carry_out(reason, wanted, views, demand)
 
-    async def tell(self, planner: FlowPlanner) -> None:
-        """The plan of a flow in force, for the gateway; a later ensure() brings it where this one fails."""
-        plan = planner.in_force
-        if plan is None:
-            return
-        self._deployments.flow_plan = plan_message(planner.numbers, plan, shared=not self._config.dedicated)
-        emit(
-            log,
-            "flow_plan",
-            planner=plan.planner,
-            step=plan.step,
-            demand=round(plan.demand, 2),
-            workers=plan.workers,
-            served=round(plan.served, 4),
-            accuracy=round(plan.accuracy, 4),
-            price=round(plan.price, 6),
-            utilisation=round(plan.utilisation, 3),
-            note=plan.note,
-            reason=plan.reason,
-        )
-        with contextlib.suppress(GatewayError):
-            await self._deployments.ensure()
-
     def follow(self, plan: Plan, views: Sequence[WorkerView], demand: Demand) -> None:
         """What a plan decided."""
         if not plan.moves:
             self._record(plan.reason, plan.wanted, plan.best, demand, plan, moved=False, note=plan.note)
             return
         wanted = {r.name: n for r, n in zip(self._planner.planned, plan.best, strict=True) if n}
-        if self._config.deployment.dynamic:
-            wanted[self._longest] = self._config.deployment.dynamic
+        if self._mode.config.deployment.dynamic:
+            wanted[self._longest] = self._mode.config.deployment.dynamic
         self._carry_out(plan.reason, wanted, views, demand, plan)
 
     def _carry_out(
@@ -131,8 +97,8 @@ class Orders:
 
     def _quantities(self, demand: Demand) -> list[float]:
         """Demand by runtime of the whole manifest, ascending max_length, for ordering the steps."""
-        mean = self._planner.by_runtime(demand.mean)
-        order = sorted(self._manifest.runtimes, key=lambda r: (r.max_length, r.name))
+        mean = self._planner.subject.by_runtime(demand.mean)
+        order = sorted(self._mode.manifest.runtimes, key=lambda r: (r.max_length, r.name))
         return [mean.get(runtime.name, 0.0) for runtime in order]
 
     def _save(self, placement: dict[str, str], reason: str) -> None:
@@ -140,10 +106,10 @@ class Orders:
             placement=placement,
             reason=reason,
             at_ms=round(unix_s() * 1000),
-            fingerprint=state.fingerprint(self._config, self._manifest),
+            fingerprint=state.fingerprint(self._mode),
         )
         try:
-            state.save(self._config.workers.run_dir, desired)
+            state.save(self._mode.config.workers.run_dir, desired)
         except OSError as error:
             emit(log, "state_not_saved", level=logging.ERROR, error=str(error))
 
@@ -161,7 +127,7 @@ class Orders:
     ) -> None:
         predicted = 0.0
         if demand.rows and sum(best) and best[-1]:
-            predicted = self._planner.problem(sum(best), Seen(demand)).predicted_mean_ms(best)
+            predicted = self._planner.predicted_mean_ms(demand, best)
         gain = plan.gain if plan is not None else None
         by_model = self._by_model(demand)
         more: dict[str, Any] = {"demand_by_model": by_model} if by_model else {}
@@ -174,7 +140,7 @@ class Orders:
             demand=[round(q, 3) for q in demand.mean],
             predicted_mean_ms=round(predicted, 3),
             solver=plan.allocation.solver if plan is not None else "",
-            objective=self._config.control.objective if plan is not None else "",
+            objective=self._mode.config.control.objective if plan is not None else "",
             solve_ms=round(plan.allocation.solve_s * 1000, 3) if plan is not None else 0.0,
             note=note,
             gain=gain if gain is None else round(gain, 4),
@@ -199,7 +165,5 @@ class Orders:
 
     def _by_model(self, demand: Demand) -> dict[str, float]:
         """Of several models: requests per SLO period of each; empty for one."""
-        if not isinstance(self._planner, ModelPlanner):
-            return {}
-        names = [model.name or one.model for model, one in zip(self._config.models, self._manifest.models, strict=True)]
-        return {name: round(own.total, 2) for name, own in zip(names, self._planner.of_models(demand), strict=True)}
+        each = self._planner.subject.by_model(demand)
+        return {name: round(own.total, 2) for name, own in zip(self._mode.models, each, strict=False)}

@@ -14,6 +14,7 @@ from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.reconcile.placement import service_us
 from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.watch.feed import Snapshot
 from arlo.control.watch.usage import UsageWindow
 from arlo.planning.health.creep import CreepDetector, Sample
 from arlo.planning.health.ejections import EJECTIONS, EjectionWatch
@@ -24,7 +25,7 @@ INTERVAL_S = 10.0
 
 
 class Recycler:
-    """Fed with each arlo.v1.Stats. Latencies are judged every 10 s, and not at all when control.recycle_factor is 0."""
+    """Latencies are judged every 10 s, and not at all when control.recycle_factor is 0."""
 
     def __init__(self, config: Config, manifest: Manifest, reconciler: Reconciler) -> None:
         factor = config.control.recycle_factor
@@ -36,8 +37,9 @@ class Recycler:
         self._ejections = EjectionWatch()
         self._restarts: dict[str, int] = {}  # of a worker's process, when last seen
 
-    def see(self, stats: Any) -> None:
-        """One arlo.v1.Stats."""
+    async def on_stats(self, seen: Snapshot) -> None:
+        """Judge, and have restarted."""
+        stats = seen.models[0]
         self._judge_ejections(stats)
         if self._detector is None:
             return

@@ -6,20 +6,20 @@ one that it should have.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from arlo.clock import monotonic_s, unix_s
-from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.http.status import ScalingStatus
+from arlo.control.mode import ServingMode
 from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.watch.feed import Snapshot
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.control.watch.usage import UsageWindow
 from arlo.errors import ArloError
-from arlo.planning.flows.serving import FlowPlanner
 from arlo.planning.scaling.policies import Decision, Signals, make_policy
 from arlo.workers.pool import WorkerPool
 
@@ -29,25 +29,24 @@ WINDOW_S = 10.0
 
 
 class Scaler:
-    """Fed with each arlo.v1.Stats; run() carries out what was decided, one step at a time."""
+    """Carries out what was decided, one step at a time."""
 
     def __init__(
         self,
-        config: Config,
+        mode: ServingMode,
         pool: WorkerPool,
         reconciler: Reconciler,
         scheduler: RuntimeScheduler,
         *,
         counters: Counter[str],
     ) -> None:
-        self._config = config
+        self._mode, config = mode, mode.config
         self._pool = pool
         self._reconciler = reconciler
         self._scheduler = scheduler
         self._counters = counters
         self._usage = UsageWindow(window_s=WINDOW_S)
-        models = len(config.models) if config.cascade is None else 1  # that clients see
-        self._by_model = [UsageWindow(window_s=WINDOW_S) for _ in range(models)]
+        self._by_model = [UsageWindow(window_s=WINDOW_S) for _ in mode.slos_ms]
         self._minimum, self._maximum = config.worker_limits
         scaling = config.scaling
         self.policy = scaling.policy
@@ -64,37 +63,25 @@ class Scaler:
             headroom=scaling.headroom,
             cooldown_s=scaling.cooldown_s,
         )
-        self._decided: asyncio.Queue[Decision] = asyncio.Queue()
-        self._acting = False
         self._last = ("", "", 0)
 
-    def see(self, stats: Any) -> None:
-        """One arlo.v1.Stats."""
-        self._usage.add(stats)
-        for window, (_, each) in zip(self._by_model, self._seen(stats), strict=False):
+    async def on_stats(self, seen: Snapshot) -> None:
+        """Decide, and do it."""
+        self._usage.add(seen.models[0])
+        clients = self._mode.of_clients(seen)
+        for window, each in zip(self._by_model, clients, strict=False):
             window.add(each)
-        if self._config.cascade is not None and self._scheduler.whole is None:
-            return  # of the rows that end, nothing is known yet
-        if not self._pool.resizable or self._acting or self._reconciler.leaving:
+        if not clients or not self._pool.resizable or self._reconciler.leaving:
             return
-        if self.policy == "none" and len(self._reconciler.views()) <= self._config.worker_count:
+        if self.policy == "none" and len(self._reconciler.views()) <= self._mode.config.worker_count:
             return  # else an earlier control plane, with more in its configuration, left some
-        decision = self._decider.decide(self._signals(stats))
+        decision = self._decider.decide(self._signals(clients))
         if decision.action != "none":
-            self._acting = True
-            self._decided.put_nowait(decision)
-
-    async def run(self) -> None:
-        """Carry out decisions until cancelled."""
-        while True:
-            decision = await self._decided.get()
             try:
                 await self._act(decision)
             except ArloError as error:
                 self._counters["scaling_failures"] += 1
                 emit(log, "scaling_failed", level=logging.ERROR, action=decision.action, error=str(error))
-            finally:
-                self._acting = False
 
     def busy(self) -> dict[str, float]:
         """Worker -> share of the last seconds with work."""
@@ -126,33 +113,24 @@ class Scaler:
             self._reconciler.let_go(decision.worker)
             await self._scheduler.plan("scale_in")
 
-    def _signals(self, stats: Any) -> Signals:
+    def _signals(self, clients: Sequence[Any]) -> Signals:
         """Of several models the latency of the one that is slowest by its SLO, and the load of all; of a cascade the
         latency of the whole way, and the load of all stages."""
         planner = self._scheduler.planner
-        seen = [
+        signals = [
             Signals(
                 now_s=monotonic_s(),
                 slo_ms=slo_ms,
                 p98_ms=each.total.p98_us / 1000,
                 rows=each.total.count,
                 unanswered=window.unanswered,
-                arrived=self._scheduler.planner.recent().rows,
-                load=sum(self._scheduler.planner.loads()),
+                arrived=planner.recent().rows,
+                load=sum(planner.loads()),
                 workers=self._reconciler.views(busy=self.busy()),
                 longest=self._scheduler.longest,
-                planned=planner.size if isinstance(planner, FlowPlanner) else None,
+                planned=planner.subject.size,
                 kept=self._reconciler.kept,
             )
-            for (slo_ms, each), window in zip(self._seen(stats), self._by_model, strict=False)
+            for slo_ms, each, window in zip(self._mode.slos_ms, clients, self._by_model, strict=False)
         ]
-        return max(seen, key=lambda signals: (signals.slowest_ms / signals.slo_ms, signals.rows))
-
-    def _seen(self, stats: Any) -> list[tuple[int, Any]]:
-        """(SLO, arlo.v1.Stats) of each model that clients see; of a cascade, once it has told, its own alone."""
-        cascade = self._config.cascade
-        if cascade is not None:
-            whole = self._scheduler.whole
-            return [] if whole is None else [(cascade.slo_ms, whole)]
-        several = self._scheduler.by_model or [stats]
-        return [(model.slo_ms, each) for model, each in zip(self._config.models, several, strict=False)]
+        return max(signals, key=lambda one: (one.slowest_ms / one.slo_ms, one.rows))

@@ -1,4 +1,4 @@
-"""Tasks that `arlo task add` has added to the engines of a pipeline that is served: taken up without a restart.
+"""Tasks that `arlo adapt task add` has added to the engines of a pipeline that is served: taken up without a restart.
 
 The engines were put in place of those that serve, with the same tasks by the same numbers and further ones. Triton
 loads a model that it serves anew and answers with the old one meanwhile; only when all workers have the new ones does
@@ -7,7 +7,6 @@ the gateway learn of the new tasks. So no row waits, and none reaches an engine 
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable
@@ -17,44 +16,53 @@ from arlo.catalog.flow import Flow
 from arlo.catalog.flow_file import load_flow
 from arlo.catalog.joined import joined, link
 from arlo.catalog.manifest import Manifest
+from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.config.flow_variants import flow_of, variant_models
+from arlo.config.pipeline import PipelineConfig
 from arlo.control.events import emit
-from arlo.control.reconcile.moves import Probe
+from arlo.control.reconcile.moves import WARMUP_REQUESTS, Probe
+from arlo.control.watch.feed import Snapshot
 from arlo.errors import ArloError, ConfigError
 from arlo.workers.pool import WorkerPool
 
 log = logging.getLogger("arlo.control")
 
-LOOK_S = 1.0
 AGAIN_S = 10.0  # after a failure
 
 
 class TaskWatch:
-    """See the module. `change` is given the manifest to serve by; `probe`: see arlo.control.reconcile.probe."""
+    """See the module. `served` says by which manifest, `change` is given another one."""
 
-    def __init__(self, config: Config, pool: WorkerPool, *, change: Callable[[Manifest], None], probe: Probe) -> None:
-        assert config.pipeline is not None
-        self._config, self._pool, self._change, self._probe = config, pool, change, probe
-        self._path = config.pipeline.flow
-        self._seen = file_mark(self._path)
+    def __init__(
+        self,
+        config: Config,
+        pipeline: PipelineConfig,
+        pool: WorkerPool,
+        *,
+        served: Callable[[], Manifest],
+        change: Callable[[Manifest], None],
+        probe: Probe,
+    ) -> None:
+        self._config, self._pipeline, self._pool = config, pipeline, pool
+        self._served, self._change, self._probe = served, change, probe
+        self._path = pipeline.flow
+        self._mark = file_mark(self._path)
+        self._again_s = 0.0  # not before this moment
 
-    async def run(self, served: Manifest) -> None:
-        """Watch the flow file until cancelled. `served`: what is served now."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            mark = file_mark(self._path)
-            if mark is None or mark == self._seen:
-                continue
-            try:
-                await self._take_up(served)
-                self._seen = mark
-            except ArloError as error:
-                emit(log, "tasks_failed", level=logging.ERROR, error=str(error), again_in_s=AGAIN_S)
-                await asyncio.sleep(AGAIN_S)
+    async def on_stats(self, seen: Snapshot) -> None:
+        """Look at the flow file."""
+        mark = file_mark(self._path)
+        if mark is None or mark == self._mark or monotonic_s() < self._again_s:
+            return
+        try:
+            await self._take_up(self._served())
+            self._mark = mark
+        except ArloError as error:
+            self._again_s = monotonic_s() + AGAIN_S
+            emit(log, "tasks_failed", level=logging.ERROR, error=str(error), again_in_s=AGAIN_S)
 
     async def _take_up(self, served: Manifest) -> None:
-        assert self._config.pipeline is not None
         before, after = flow_of(self._path), load_flow(self._path)
         manifest, repositories = self._manifest()
         added = _added(served, manifest)
@@ -72,16 +80,14 @@ class TaskWatch:
                         continue
                     timeout_s = self._config.workers.load_timeout_s
                     await self._pool.load(worker.id, runtime.name, timeout_s=timeout_s)
-                    requests = self._config.control.warmup_requests
-                    await self._probe(worker.endpoint, one, runtime, requests=requests, timeout_s=timeout_s)
+                    await self._probe(worker.endpoint, one, runtime, requests=WARMUP_REQUESTS, timeout_s=timeout_s)
         flow_of.cache_clear()
         emit(log, "tasks_added", tasks=added, runtimes=[runtime.name for runtime in manifest.runtimes])
         self._change(manifest)
 
     def _manifest(self) -> tuple[Manifest, list[Path]]:
         """As the repositories are now; and where they are."""
-        assert self._config.pipeline is not None
-        repositories = [model.repository for model in variant_models(self._config.pipeline)]
+        repositories = [model.repository for model in variant_models(self._pipeline)]
         manifests = [Manifest.load(repository) for repository in repositories]
         if len(manifests) == 1:
             return manifests[0], repositories
@@ -111,7 +117,7 @@ def _added(before: Manifest, after: Manifest) -> list[str]:
         added |= dict.fromkeys(more[len(names) :])
     counts = {len(each.tasks) for each in after.models}
     if added and len(counts) > 1:
-        raise ConfigError("some variants have more tasks than others: wait for `arlo task add`, or run it again")
+        raise ConfigError("some variants have more tasks than others: wait for `arlo adapt task add`, or run it again")
     return list(added)
 
 

@@ -27,7 +27,7 @@ def curve(runtime: Runtime, length: int | None = None) -> LatencyCurve:
         raise ConfigError(f"a length is at least 1 token, not {length}")
     table = runtime.table
     if not table.points:
-        raise ConfigError(f"runtime {runtime.name} has no latency profile: measure it with `arlo profile`")
+        raise ConfigError(f"runtime {runtime.name} has no latency profile: measure it with `arlo compile profile`")
     inside = [batch for batch in table.batches() if 1 < batch < runtime.max_batch]
     points = [
         (rows, max(LEAST_MS, runtime.latency_ns(rows, length) / 1e6))

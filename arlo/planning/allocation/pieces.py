@@ -23,10 +23,6 @@ class Piece:
     slope: float  # milliseconds
     bend: float  # milliseconds per request
 
-    def rise(self, x: float) -> float:
-        """g(low + x) - g(low)."""
-        return self.slope * x + self.bend * x * x
-
     def slope_at(self, x: float) -> float:
         """The derivative of g at low + x."""
         return self.slope + 2 * self.bend * x
@@ -39,40 +35,9 @@ class Group:
     pieces: tuple[Piece, ...]
 
     @property
-    def low(self) -> float:
-        """B at its start."""
-        return self.pieces[0].low
-
-    @property
     def width(self) -> float:
         """Requests per instance from its start to its end."""
         return sum(piece.width for piece in self.pieces)
-
-    @property
-    def concave(self) -> bool:
-        """Whether g bends downwards here."""
-        return self.pieces[0].bend < 0
-
-    def tangent(self, x: float) -> tuple[float, float]:
-        """(slope, offset) of g(low + .) - g(low) at x: N * that >= slope * X + offset * N for X = N * x, if convex."""
-        rise = 0.0
-        for piece in self.pieces:
-            inside = min(x - (piece.low - self.low), piece.width)
-            if inside < piece.width or piece is self.pieces[-1]:
-                slope = piece.slope_at(inside)
-                return slope, rise + piece.rise(inside) - slope * x
-            rise += piece.rise(piece.width)
-        raise AssertionError("a group has a piece")
-
-    def chord(self) -> float:
-        """Slope of the line from its start to its end: a lower bound of a concave g between them."""
-        return self.pieces[0].rise(self.width) / self.width
-
-    def split(self, x: float) -> tuple[Group, Group]:
-        """A concave group as two, that meet at `x` above its start."""
-        (piece,) = self.pieces
-        first = Piece(piece.low, x, piece.slope, piece.bend)
-        return Group((first,)), Group((Piece(piece.low + x, piece.width - x, piece.slope_at(x), piece.bend),))
 
 
 def pieces(curve: LatencyCurve, limit: float = math.inf) -> list[Piece]:

@@ -16,10 +16,9 @@ from arlo.clock import monotonic_s
 from arlo.errors import ConfigError
 from arlo.planning.allocation.bounds import proportional
 from arlo.planning.allocation.gurobi import GurobiSolver
-from arlo.planning.allocation.highs import HighsSolver
 from arlo.planning.allocation.problem import Allocation, AllocationProblem, Solver, SolverError, flow
 
-SolverName = Literal["exact", "gurobi", "highs"]
+SolverName = Literal["exact", "gurobi"]
 Objective = Literal["paper", "queueing"]
 SOLVERS: tuple[SolverName, ...] = get_args(SolverName)
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -27,10 +26,10 @@ HEURISTIC = "proportional"  # Allocation.solver where every solver failed
 
 
 def make_solver(name: str, objective: str = "paper", *, policy: str = "eft") -> Solver:
-    """The solver of a name: exact, gurobi or highs. Objective: `paper` (Eq. 1), or `queueing`, which only exact solves
+    """The solver of a name: exact or gurobi. Objective: `paper` (Eq. 1), or `queueing`, which only exact solves
     and which depends on the gateway's dispatch policy.
 
-    ConfigError names the nearest match of an unknown one. Packages of gurobi and highs are not looked for here.
+    ConfigError names the nearest match of an unknown one. The package of gurobi is not looked for here.
     """
     _check("solver", name, SOLVERS)
     _check("objective", objective, OBJECTIVES)
@@ -38,8 +37,6 @@ def make_solver(name: str, objective: str = "paper", *, policy: str = "eft") -> 
         raise ConfigError(f"the solver {name} solves the objective paper only: use the solver exact for {objective}")
     if name == "gurobi":
         return GurobiSolver()
-    if name == "highs":
-        return HighsSolver()
     if objective == "queueing":
         # Only here, as numpy and arlo._core take a while to load.
         from arlo.planning.allocation.queueing import QueueingSolver

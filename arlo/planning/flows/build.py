@@ -98,7 +98,7 @@ def problem(
         if math.prod(len(flow.stages[i].variants) for i in line) > MAX_PREFIXES:
             raise ConfigError(
                 f"stage {spec.name!r} has more than {MAX_PREFIXES:,} paths of variants: leave out the variants that"
-                " `arlo flow check` calls dominated"
+                " `arlo plan flow` calls dominated"
             )
         limit = (flow.slo_ms - flow.hops_ms(stage)) / 2e3 - _beside_s(flow, stage)
         leaf = not flow.children(stage)

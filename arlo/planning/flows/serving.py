@@ -1,10 +1,10 @@
 """The planner of a flow that is served: demand as it is counted, workers per variant, and what the gateway is told.
 
-The planner of several models (arlo/planning/models.py) with another question: its models are the variants. What it asks
-for is a plan of the flow's planner for the roots, factors and exits that were counted; workers that the plan does not
-need keep what they hold, so that nothing moves in vain and a burst finds them. What is minimised is the share of the
-demand that gets no right answer: what is not served, and what is answered wrongly by the accuracies of its paths; and
-beside it what the energy is worth, where `flow.joule` says so.
+Its models (arlo/planning/models.py) are the variants. What it asks for is a plan of the flow's planner for the roots,
+factors and exits that were counted; workers that the plan does not need keep what they hold, so that nothing moves in
+vain and a burst finds them. What is minimised is the share of the demand that gets no right answer: what is not served,
+and what is answered wrongly by the accuracies of its paths; and beside it what the energy is worth, where `flow.joule`
+says so.
 
 `arlo` moves workers where that falls by `min_gain` of it, and by more until the next plan than the worker-seconds of
 loading are worth at the plan's price; where nothing moves, the gateway gets the best shares for what is held. The
@@ -14,20 +14,22 @@ planners of papers move whenever their plan says so, as printed. Pure; the time 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Callable, Sequence
 
 from arlo.catalog.flow import Flow
 from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.planning.allocation.problem import Allocation
 from arlo.planning.flows import build
 from arlo.planning.flows.exact import ExactFlowSolver
-from arlo.planning.flows.live import FlowTraffic, Traffic
+from arlo.planning.flows.live import FlowTraffic, StageCounts, Traffic
 from arlo.planning.flows.numbers import Numbers
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 from arlo.planning.flows.steps import most_accurate
-from arlo.planning.models import ModelPlanner, Served
-from arlo.planning.planner import Answer, Plan, PlannerSettings, Question, Reason, Seen
+from arlo.planning.models import OfModels, Served
+from arlo.planning.planner import Answer, PlannerSettings, Problem, Seen
 
 LENGTHS_FROM = 100  # rows of a stage that were counted: from so many on their lengths are planned for
 LEAST_DEMAND = 1e-3  # roots per second: what is planned for before any came
@@ -43,17 +45,19 @@ class FlowAnswer(Answer):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ByFlow:
+class ByFlow(Problem):
     """Workers divided among the variants of a flow, in the core's order. Pure."""
 
     numbers: Numbers
     workers: int
     traffic: Traffic
     held: tuple[int, ...]  # instances, as they are wanted now
-    before: FlowPlan | None
+    before: FlowPlan | None  # in force
     outcomes: RowOutcomes | None
     most: int = 0  # workers that there may be
     utilisation: float | None = None  # of a plan that was made, for what is compared with it; None: not known yet
+
+    minimises_ms = False
 
     @property
     def _flow(self) -> Flow:
@@ -84,7 +88,7 @@ class ByFlow:
         plan = self.plan(self.workers)
         wanted = self._with_spares(plan)
         held = self.held if sum(self.held) == self.workers else wanted
-        kept = plan if held == wanted else self.beside(plan).plan(self.workers, held)
+        kept = plan if held == wanted else self._beside(plan).plan(self.workers, held)
         kept = dataclasses.replace(kept, note=kept.note or plan.note)
         if not all(any(counts) for counts in self._by_stage(wanted)):  # no row would end: better what there is
             wanted, plan = held, kept
@@ -99,8 +103,12 @@ class ByFlow:
         size = plan.workers if self.most <= self.workers else self.plan(self.most).workers
         return FlowAnswer(found, "", plan, kept, size)
 
-    def beside(self, plan: FlowPlan) -> ByFlow:
-        """The same question at the utilisation that the window said for a plan."""
+    def compared(self, answer: Answer) -> ByFlow:
+        """At the utilisation that the window said for the answer."""
+        assert isinstance(answer, FlowAnswer)
+        return self._beside(answer.plan)
+
+    def _beside(self, plan: FlowPlan) -> ByFlow:
         found = self._flow.utilisation == "window"
         return dataclasses.replace(self, utilisation=plan.utilisation) if found else self
 
@@ -109,7 +117,7 @@ class ByFlow:
         instance."""
         held = self._by_stage(instances)
         if not all(any(counts) for counts in held):
-            return float("inf")
+            return math.inf
         asked = build.problem(
             self._flow,
             demand=self._demand,
@@ -123,9 +131,21 @@ class ByFlow:
         )
         return max(1 - asked.value(most_accurate(asked, ExactFlowSolver())), 0.0)
 
-    def predicted_mean_ms(self, instances: Sequence[int]) -> float:
-        """Not predicted: 0."""
-        return 0.0
+    def outweighed(
+        self, wanted: Sequence[int], best: Sequence[int], load_ms: Sequence[float | None], period_s: float
+    ) -> str:
+        """Why the worker-seconds of loading are worth more, at the price in force, than the change gains."""
+        more = [max(0, b - a) for a, b in zip(wanted, best, strict=True)]
+        load_s = sum(count * (each or 0.0) / 1000 for count, each in zip(more, load_ms, strict=True))
+        before = self.loss(wanted)
+        gained = (before - self.loss(best)) * self.traffic.demand * period_s
+        cost = load_s * (self.before.price if self.before is not None else 0.0)
+        if math.isinf(before) or cost <= gained:
+            return ""
+        return (
+            f"{sum(more)} load(s) of {load_s:.3g} s in all are worth {cost:.3g} right answers, and the change "
+            f"gains {gained:.3g} in {period_s:g} s"
+        )
 
     def _by_stage(self, instances: Sequence[int]) -> list[list[int]]:
         """Instances [stages][variants] of numbers by variant in the core's order."""
@@ -152,45 +172,43 @@ class ByFlow:
         return tuple(counts)
 
 
-class FlowPlanner(ModelPlanner):
+class Variants(OfModels):
     """See the module. Numbers of instances are by variant, in the core's order."""
 
     def __init__(
         self,
         settings: PlannerSettings,
-        models: Sequence[Served],
+        variants: Sequence[Served],
         flow: Flow,
         *,
         divides: bool = True,
         outcomes: RowOutcomes | None = None,
         most: int = 0,
     ) -> None:
-        """`models`: the variants, in the core's order. `divides`: False where all workers hold all of them. `most`:
-        workers that there may be; 0: those that there are."""
-        super().__init__(settings, models, divides=divides)
+        """`variants`: in the core's order. `divides`: False where all workers hold all of them. `most`: workers that
+        there may be; 0: those that there are."""
+        super().__init__(settings, variants, divides=divides)
         self.numbers = Numbers(flow)
         self.traffic = FlowTraffic(flow)
         self._outcomes, self._most = outcomes, most
-        self.size: int | None = None  # workers that the last plan wanted; None: there is none yet
-        self.in_force: FlowPlan | None = None  # what the gateway was told last
 
-    def by_flow(self, workers: int, held: Sequence[int], seen: Seen | None = None) -> ByFlow:
-        """The question for what was counted until now; `seen`: the rows of the variants, by length."""
+    def count(self, at_s: float, started_s: float, stages: Sequence[StageCounts]) -> None:
+        """Counters of the flow."""
+        self.traffic.add(at_s, started_s, stages)
+
+    def problem(self, workers: int, seen: Seen | None, wanted: Sequence[int]) -> ByFlow:
+        """For what was counted until now. `seen` counts visits: of these the lengths matter, not how many came."""
         if (flow := self._with_lengths(seen)) != self.numbers.flow:
             self.numbers = Numbers(flow)
         return ByFlow(
             numbers=self.numbers,
             workers=workers,
             traffic=self.traffic.seen(),
-            held=tuple(held),
+            held=tuple(wanted),
             before=self.in_force,
             outcomes=self._outcomes,
             most=self._most,
         )
-
-    def problem(self, workers: int, seen: Seen) -> ByFlow:
-        """Of so many workers. `seen` counts visits: of these the lengths matter, not how many there were."""
-        return self.by_flow(workers, [0] * len(self.models), seen)
 
     def _with_lengths(self, seen: Seen | None) -> Flow:
         """The flow with the lengths that its stages' rows had, to a hundredth of them; where few came, those of before,
@@ -198,7 +216,7 @@ class FlowPlanner(ModelPlanner):
         flow = self.numbers.flow
         if seen is None:
             return flow
-        by_variant, stages = self.of_models(seen.demand), []
+        by_variant, stages = self.by_model(seen.demand), []
         for s, stage in enumerate(flow.stages):
             of_stage = [by_variant[self.numbers.variant[s, k]] for k in range(len(stage.variants))]
             longest = min(variant.max_lengths[-1] for variant in stage.variants)
@@ -214,40 +232,17 @@ class FlowPlanner(ModelPlanner):
             stages.append(dataclasses.replace(stage, lengths=lengths))
         return dataclasses.replace(flow, stages=tuple(stages))
 
-    def conclude(self, question: Question, answer: Answer) -> Plan:
-        """What to do about the answer; `in_force` is then the plan for what will be held."""
-        assert isinstance(answer, FlowAnswer)
-        assert isinstance(question.problem, ByFlow)
-        question = dataclasses.replace(question, problem=question.problem.beside(answer.plan))
-        plan = super().conclude(question, answer)
-        self.size = answer.size
-        self.adopt(answer.plan if plan.moves or plan.best == plan.wanted else answer.kept)
-        return plan
+    def routing(self, workers: int) -> Callable[[], FlowPlan] | None:
+        """The plan of workers that hold all variants."""
+        return None if self.planned else functools.partial(self.problem(workers, None, ()).plan, workers)
 
-    def adopt(self, plan: FlowPlan) -> None:
+    def adopt(self, answer: Answer, *, moves: bool) -> None:
+        """`in_force` is then the plan for what will be held."""
+        assert isinstance(answer, FlowAnswer)
+        self.size = answer.size
+        self.follow(answer.plan if moves else answer.kept)
+
+    def follow(self, plan: FlowPlan) -> None:
         """A plan for what was counted until now is in force."""
         self.in_force = plan
         self.traffic.planned()
-
-    def _question(
-        self, reason: Reason, workers: int, seen: Seen | None, wanted: Sequence[int], *, forced: bool
-    ) -> Question:
-        asked = super()._question(reason, workers, seen, wanted, forced=forced)
-        return dataclasses.replace(asked, problem=self.by_flow(workers, wanted, seen))
-
-    def _outweighed(self, question: Question, best: Sequence[int]) -> str:
-        """Why loading costs more than the change gains until the next plan; empty: it does not, or is not known."""
-        asked = question.problem
-        assert isinstance(asked, ByFlow)
-        more = [max(0, b - a) for a, b in zip(question.wanted, best, strict=True)]
-        loads = [count * (one.load_ms or 0.0) / 1000 for count, one in zip(more, self.planned, strict=True)]
-        before = asked.loss(question.wanted)
-        price = self.in_force.price if self.in_force is not None else 0.0
-        gained = (before - asked.loss(best)) * asked.traffic.demand * self._settings.period_s
-        cost = sum(loads) * price
-        if before == float("inf") or cost <= gained:
-            return ""
-        return (
-            f"{sum(more)} load(s) of {sum(loads):.3g} s in all are worth {cost:.3g} right answers, and the change "
-            f"gains {gained:.3g} in {self._settings.period_s:g} s"
-        )

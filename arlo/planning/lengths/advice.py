@@ -19,7 +19,7 @@ LEAST_SAVED = 0.15
 """Share of the dynamic runtime's expected time that static ones must save to be recommended.
 
 Splitting the workers over lengths costs something: a request waits for an instance of its level, or is padded further,
-where any worker of a dynamic deployment would have taken it. Simulated (docs/polymorphing.md), 4 workers break even at
+where any worker of a dynamic deployment would have taken it. Simulated (docs/tuning.md), 4 workers break even at
 some 23 %, 10 at 13 % and 40 at 5 %. And two measurements of one runtime on a shared machine differ by some percent; the
 manifest has no confidence intervals."""
 
@@ -87,7 +87,8 @@ def missing(manifest: Manifest) -> str:
         return "there is no dynamic runtime to compare with: `arlo compile` builds one unless --no-dynamic is given"
     unmeasured = [runtime.name for runtime in (*static, *dynamic) if not runtime.latency]
     if unmeasured:
-        return f"no latency of {_some(unmeasured)} was measured: run `arlo profile REPOSITORY --update` where it serves"
+        how = "run `arlo compile profile REPOSITORY --update` where it serves"
+        return f"no latency of {_some(unmeasured)} was measured: {how}"
     devices = sorted({runtime.device for runtime in (*static, *dynamic)})
     if len(devices) > 1:
         return f"the runtimes were measured on different devices ({'; '.join(devices)}): measure all on one"

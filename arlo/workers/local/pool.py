@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from arlo.errors import ConfigError, WorkerError
+from arlo.errors import WorkerError
 from arlo.workers.local.server import LocalSettings
 from arlo.workers.local.worker import LocalWorker
+from arlo.workers.numbered import NumberedPool
 from arlo.workers.pool import WorkerInfo
 from arlo.workers.record import RecordFile, recorded_names
 from arlo.workers.triton.server import TritonServer, core_count, environment, find_triton, prepare_backends
 
 
-class LocalPool:
+class LocalPool(NumberedPool[LocalWorker]):
     """`workers` Triton servers over one model repository, each with explicit model control; implements WorkerPool.
 
     Workers are called w0, w1, ..., an added one gets the next number. Each has its log `{run_dir}/{id}.log` and an
@@ -34,9 +35,6 @@ class LocalPool:
     `hang_timeout_s`: a server that answers no health check for so long is killed and restarted.
     `env` is added to the workers' environment. `extra` are further arguments for tritonserver.
     """
-
-    resizable = True
-    restartable = True
 
     def __init__(
         self,
@@ -58,11 +56,7 @@ class LocalPool:
         extra: tuple[str, ...] = (),
         server: TritonServer | None = None,
     ) -> None:
-        if workers < 1:
-            raise ConfigError(f"a pool needs at least one worker, not {workers}")
-        if not repository.is_dir():
-            raise ConfigError(f"model repository {repository} is not a folder: build it with `arlo compile`")
-        self._count = workers
+        super().__init__(repository, workers)
         self._run_dir = run_dir
         self._gpus = tuple(gpus)
         self._server = server
@@ -83,16 +77,6 @@ class LocalPool:
             extra=extra,
         )
         self._settings: LocalSettings | None = None
-        self._workers: dict[str, LocalWorker] = {}
-        self._removals: dict[str, asyncio.Task[None]] = {}
-        self._next = 0  # number of the next worker; none is given twice
-
-    async def __aenter__(self) -> LocalPool:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Start all workers and wait until each is live. On failure none is left behind."""
@@ -102,12 +86,8 @@ class LocalPool:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         try:
             await self._adopt(self._settings)
-            missing = [
-                self._make_worker(self._settings, number)
-                for number in self._free_numbers(self._count - len(self._workers))
-            ]
-            self._workers = dict(sorted(self._workers.items(), key=lambda item: _number(item[0])))
-            self._next = 1 + max(_number(worker) for worker in self._workers)
+            missing = [self._make_worker(self._settings, number) for number in self._missing()]
+            self._in_order()
             async with asyncio.TaskGroup() as group:
                 for worker in missing:
                     group.create_task(worker.start())
@@ -118,10 +98,6 @@ class LocalPool:
             await self.stop()
             raise
 
-    async def workers(self) -> list[WorkerInfo]:
-        """State of every worker as last seen (at most a second ago), in the order in which they were made."""
-        return [worker.info() for worker in self._workers.values()]
-
     async def add(self) -> WorkerInfo:
         """Start one more worker, under an id that this pool has not used yet, and wait until it is live."""
         if self._settings is None:
@@ -131,35 +107,16 @@ class LocalPool:
         try:
             await worker.start()
         except BaseException:
-            await self._forget(worker)
+            await self._removed(worker)
             raise
         return worker.info()
 
-    async def remove(self, worker: str) -> None:
-        """Stop a worker for good; its queued and running requests are answered first.
-
-        It is listed as stopped until it is gone. When the call is cancelled the worker ends all the same.
-        """
-        if worker not in self._removals:
-            self._removals[worker] = asyncio.create_task(self._forget(self._worker(worker)), name=f"remove {worker}")
-        removal = self._removals[worker]
-        try:
-            await asyncio.shield(removal)
-        finally:
-            if removal.done():
-                self._removals.pop(worker, None)
+    def _end(self, worker: LocalWorker) -> Coroutine[Any, Any, None]:
+        return worker.stop()
 
     async def restart(self, worker: str) -> None:
         """Stop a worker and start it again with no runtime loaded; its requests are answered first."""
         await self._worker(worker).restart()
-
-    async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
-        """Load a runtime and wait until it is ready; WorkerError with Triton's reason."""
-        await self._worker(worker).load(runtime, timeout_s=timeout_s)
-
-    async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
-        """Unload a runtime and wait until Triton says so: its queued and running requests are answered first."""
-        await self._worker(worker).unload(runtime, timeout_s=timeout_s)
 
     async def stop(self) -> None:
         """Stop all workers, gracefully first (SIGTERM), then for sure. Idempotent."""
@@ -195,31 +152,9 @@ class LocalPool:
             if not task.result():
                 await self._workers.pop(worker_id).stop()
 
-    def _free_numbers(self, count: int) -> list[int]:
-        free = (number for number in itertools.count() if f"w{number}" not in self._workers)
-        return list(itertools.islice(free, max(0, count)))
-
     def _make_worker(self, settings: LocalSettings, number: int) -> LocalWorker:
         gpu = None
         if self._gpus:
             taken = [worker.gpu for worker in self._workers.values()]
             gpu = min(self._gpus, key=taken.count)  # the first of those with the fewest workers
-        worker = LocalWorker(f"w{number}", settings, self._run_dir, gpu=gpu)
-        self._workers[worker.id] = worker
-        return worker
-
-    async def _forget(self, worker: LocalWorker) -> None:
-        await worker.stop()
-        if self._workers.get(worker.id) is worker:
-            del self._workers[worker.id]
-
-    def _worker(self, worker: str) -> LocalWorker:
-        try:
-            return self._workers[worker]
-        except KeyError:
-            known = ", ".join(self._workers) or "none, the pool is not started"
-            raise WorkerError(f"no worker is called {worker!r}; there are: {known}") from None
-
-
-def _number(worker_id: str) -> int:
-    return int(worker_id.removeprefix("w"))
+        return self._made(LocalWorker(f"w{number}", settings, self._run_dir, gpu=gpu))

@@ -41,7 +41,6 @@ class LocalSettings:
     backoff_first_s: float = 0.2
     backoff_limit_s: float = 10.0
     backoff_reset_s: float = 30.0  # a worker that ran this long starts from backoff_first_s again
-    log_verbose: int = 0
     linger_s: float = 0.0  # how long a worker goes on when we die, for a later pool to take it over
     extra: tuple[str, ...] = ()
 
@@ -215,7 +214,6 @@ class LocalServer:
             exit_timeout_s=settings.exit_timeout_s,
             shm_prefix=f"arlo_{os.getpid()}_{self._reserved.port}_",
             admin_key=self._admin_key,
-            log_verbose=settings.log_verbose,
             extra=settings.extra,
         )
 

@@ -52,7 +52,6 @@ class ActorSpec:
     hang_timeout_s: float
     backoff_first_s: float
     linger_s: float  # without an owner for so long it ends itself; 0: Ray ends it with its owner
-    extra: tuple[str, ...]
 
     @property
     def fingerprint(self) -> str:
@@ -242,7 +241,6 @@ class TritonActor:
             exit_timeout_s=int(fields["exit_timeout_s"]),
             hang_timeout_s=float(fields["hang_timeout_s"]),
             backoff_first_s=float(fields["backoff_first_s"]),
-            extra=tuple(fields["extra"]),
         )
 
     def _folder(self) -> Path:

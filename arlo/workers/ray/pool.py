@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import arlo
 from arlo.errors import ConfigError, WorkerError
+from arlo.workers.numbered import NumberedPool, number_of
 from arlo.workers.pool import WorkerInfo
 from arlo.workers.ray.actor import ActorSpec, manifest_digest
 from arlo.workers.ray.cluster import Need, RayCluster
@@ -18,7 +20,7 @@ from arlo.workers.ray.worker import HELD, RETRY_S, RayWorker
 TAKE_OVER_S = 4.0  # a control plane that is gone is known to be within so long
 
 
-class RayPool:
+class RayPool(NumberedPool[RayWorker]):
     """`workers` Triton servers on the nodes of a Ray cluster, placed and restarted by Ray; implements WorkerPool.
 
     Workers are called w0, w1, ..., an added one gets the next number; the actors have these names in the Ray namespace
@@ -34,9 +36,6 @@ class RayPool:
     Every node needs the same Arlo, a Triton server, and `repository` under the same path. Use it from one event loop,
     also as `async with RayPool(...)`. This process must run on a node of the cluster.
     """
-
-    resizable = True
-    restartable = True
 
     def __init__(
         self,
@@ -56,16 +55,11 @@ class RayPool:
         hang_timeout_s: float = 30.0,
         linger_s: float = 30.0,
         backoff_first_s: float = 0.2,
-        extra: tuple[str, ...] = (),
     ) -> None:
-        if workers < 1:
-            raise ConfigError(f"a pool needs at least one worker, not {workers}")
-        if not repository.is_dir():
-            raise ConfigError(f"model repository {repository} is not a folder: build it with `arlo compile`")
+        super().__init__(repository, workers)
         if amount > 1 and amount != int(amount):
             raise ConfigError(f"workers.ray_amount above 1 must be a whole number for Ray, not {amount:g}")
         repository = repository.resolve()
-        self._count = workers
         self._cluster = RayCluster(address, namespace, Need(resource=resource, amount=amount))
         self._owner = uuid.uuid4().hex
         self._spec = ActorSpec(
@@ -83,19 +77,8 @@ class RayPool:
             hang_timeout_s=float(hang_timeout_s),
             backoff_first_s=backoff_first_s,
             linger_s=float(linger_s),
-            extra=extra,
         )
-        self._workers: dict[str, RayWorker] = {}
-        self._removals: dict[str, asyncio.Task[None]] = {}
-        self._next = 0  # number of the next worker; none is given twice
         self._started = False
-
-    async def __aenter__(self) -> RayPool:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Adopt the workers that are there, start the missing ones, and wait until each is live.
@@ -110,20 +93,15 @@ class RayPool:
         try:
             await self._cluster.connect(timeout_s=self._spec.start_timeout_s)
             created += await self._adopt()
-            missing = [self._make(number) for number in self._free_numbers(self._count - len(self._workers))]
+            missing = [self._make(number) for number in self._missing()]
             created += missing
-            self._workers = dict(sorted(self._workers.items(), key=lambda item: _number(item[0])))
-            self._next = 1 + max(_number(worker) for worker in self._workers)
+            self._in_order()
             await _all(*(self._begin(worker) for worker in missing))
             present = any(worker.ready for worker in self._workers.values() if worker not in created)
             await _all(*(self._wait_ready(w) for w in self._workers.values() if w in created or not present))
         except BaseException:
             await self._abandon(created)
             raise
-
-    async def workers(self) -> list[WorkerInfo]:
-        """State of every worker as last reported, in the order in which they were made. No call is made."""
-        return [worker.info() for worker in self._workers.values()]
 
     async def add(self) -> WorkerInfo:
         """Start one more worker, under an id that this pool has not used yet, and wait until it is live."""
@@ -135,39 +113,16 @@ class RayPool:
             await self._begin(worker)
             await self._wait_ready(worker)
         except BaseException:
-            self._workers.pop(worker.id, None)
-            await worker.end()
+            await self._removed(worker)
             raise
         return worker.info()
 
-    async def remove(self, worker: str) -> None:
-        """Stop a worker for good; its queued and running requests are answered first.
-
-        When the call is cancelled the worker ends all the same.
-        """
-        task = self._removals.get(worker)
-        if task is None:
-            task = self._removals[worker] = asyncio.create_task(self._remove(self._worker(worker)))
-        await asyncio.shield(task)
-
-    async def _remove(self, worker: RayWorker) -> None:
-        try:
-            await worker.end()
-            self._workers.pop(worker.id, None)
-        finally:
-            self._removals.pop(worker.id, None)
+    def _end(self, worker: RayWorker) -> Coroutine[Any, Any, None]:
+        return worker.end()
 
     async def restart(self, worker: str) -> None:
         """End its Triton and start it with no runtime loaded; wait until it is live."""
         await self._worker(worker).restart(place_timeout_s=self._spec.start_timeout_s)
-
-    async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
-        """Load a runtime and wait until it is ready; WorkerError with Triton's reason."""
-        await self._worker(worker).load(runtime, timeout_s=timeout_s)
-
-    async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
-        """Unload a runtime and wait until Triton says so: its queued and running requests are answered first."""
-        await self._worker(worker).unload(runtime, timeout_s=timeout_s)
 
     async def stop(self) -> None:
         """Stop all workers, gracefully first, then for sure, and leave the Ray cluster. Idempotent."""
@@ -184,7 +139,7 @@ class RayPool:
 
     async def _adopt(self) -> list[RayWorker]:
         """Take over the actors of a control plane before this one; returns those that were made anew in their place."""
-        names = sorted((name for name in await self._cluster.named() if re.fullmatch(r"w\d+", name)), key=_number)
+        names = sorted((name for name in await self._cluster.named() if re.fullmatch(r"w\d+", name)), key=number_of)
         found = []
         for name in names:
             worker = RayWorker(name, self._cluster, self._spec, self._owner)
@@ -197,7 +152,7 @@ class RayPool:
         renewed = []
         for old in others:
             await old.end()
-            renewed.append(self._make(_number(old.id)))
+            renewed.append(self._make(number_of(old.id)))
         await _all(*(self._begin(worker) for worker in renewed))
         return renewed
 
@@ -211,9 +166,7 @@ class RayPool:
             )
 
     def _make(self, number: int) -> RayWorker:
-        worker = RayWorker(f"w{number}", self._cluster, self._spec, self._owner)
-        self._workers[worker.id] = worker
-        return worker
+        return self._made(RayWorker(f"w{number}", self._cluster, self._spec, self._owner))
 
     async def _begin(self, worker: RayWorker) -> None:
         """The name of an actor that was just killed is free a little later."""
@@ -237,23 +190,6 @@ class RayPool:
             *(worker.end(kill=worker in created) for worker in workers.values()), return_exceptions=True
         )
         await self._cluster.close()
-
-    def _free_numbers(self, count: int) -> list[int]:
-        """The lowest numbers that no worker has."""
-        taken = {_number(worker) for worker in self._workers}
-        free = (number for number in range(len(taken) + max(count, 0)) if number not in taken)
-        return [number for _, number in zip(range(max(count, 0)), free, strict=False)]
-
-    def _worker(self, worker: str) -> RayWorker:
-        try:
-            return self._workers[worker]
-        except KeyError:
-            known = ", ".join(self._workers) or "none, the pool is not started"
-            raise WorkerError(f"no worker is called {worker!r}; there are: {known}") from None
-
-
-def _number(worker: str) -> int:
-    return int(worker[1:])
 
 
 async def _all(*jobs: Awaitable[None]) -> None:

@@ -137,7 +137,6 @@ class TritonOptions:
     max_load_threads: int = 4
     shm_prefix: str | None = None  # of the Python backend's shared-memory files
     admin_key: str | None = None  # when set, administration calls need it (see `admin_headers`, `key_environment`)
-    log_verbose: int = 0
     extra: tuple[str, ...] = ()  # further arguments, last, so they win
 
 
@@ -163,7 +162,6 @@ def command_line(server: TritonServer, backends: Path, options: TritonOptions) -
         "--grpc-http2-min-recv-ping-interval-without-data=5000",
         "--grpc-keepalive-permit-without-calls=1",
         "--log-format=ISO8601",
-        f"--log-verbose={options.log_verbose}",
     ]
     if options.http_port is None:
         command.append("--allow-http=false")

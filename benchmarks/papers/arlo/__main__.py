@@ -1,6 +1,6 @@
 """python -m benchmarks.papers.arlo [names] [--short] [--jobs N] [--out FOLDER]: runs experiments, keeps their results.
 
-Results in benchmarks/results/figures are written to docs/evaluation.md. Ctrl-C leaves the results so far.
+Results in benchmarks/results/figures are written to build/figures/arlo.md. Ctrl-C leaves the results so far.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ def main() -> int:
         print("\nstopped; what was finished is kept", file=sys.stderr)
         return 130
     if out == document.RESULTS:
+        document.PAGE.parent.mkdir(parents=True, exist_ok=True)
         document.PAGE.write_text(document.page(document.kept()))
         print(f"-> {document.PAGE}", file=sys.stderr)
     print(*failed, sep="\n", file=sys.stderr)

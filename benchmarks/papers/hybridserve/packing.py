@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arlo.planning.allocation.bounds import SolverMissing
-from arlo.planning.allocation.rows import Program
+from benchmarks.papers.rows import Program
 
 CAP = 0.9  # of a device's time
 _TIME_LIMIT_S = 60.0
@@ -94,7 +94,7 @@ def pack(problem: PackingProblem) -> Packing | None:
     try:
         import highspy
     except ImportError:
-        raise SolverMissing("packing needs the solver highs: pip install 'arlo-serve[highs]'") from None
+        raise SolverMissing("packing needs the solver highs: pip install highspy") from None
     if not fits(problem):
         return None
     program, x = _program(problem)
@@ -130,7 +130,7 @@ def fits(problem: PackingProblem) -> bool:
     try:
         import highspy
     except ImportError:
-        raise SolverMissing("packing needs the solver highs: pip install 'arlo-serve[highs]'") from None
+        raise SolverMissing("packing needs the solver highs: pip install highspy") from None
     program, x = _program(problem)
     return _solved(problem, program, x, highspy) is not None
 

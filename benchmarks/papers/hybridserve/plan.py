@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.cli.cascade.common import study_of
+from arlo.cli.fit.common import folder_of, study_of
 from arlo.errors import ConfigError
 from arlo.simulator.cascade.build import repository_runtimes
 from benchmarks.papers.hybridserve.packing import Device, transfers
@@ -34,7 +34,7 @@ def found(args: argparse.Namespace, test: Study, stages: Any) -> dict[str, Any]:
     split, with as little as can be between workers."""
     cascade = test.cascade
     point = cascade.point(args.point)
-    folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
+    folder = folder_of(args.cascade)
     needs = [
         _needs(folder / stage.repository, runtimes, test.length, reach=reach, width=args.width)
         for stage, runtimes, reach in zip(cascade.stages, stages, point.reach, strict=True)
@@ -147,9 +147,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--transfer", choices=("flow", "paper"), default="flow", help="rows between workers, or every pair (Eq. 2)")
     add("--span", type=int, default=1, metavar="N", help="workers that a model may be spread over (default: 1)")
     add("--width", type=int, default=768, metavar="N", help="values of a token's hidden state (default: 768)")
-    args = parser.parse_args(argv, argparse.Namespace(split=None, seed=None, action="plan"))
-    test = study_of(args).of(2)
-    folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
+    args = parser.parse_args(argv)
+    test = study_of(args.cascade, args.data, args.records).of(2)
+    folder = folder_of(args.cascade)
     made = found(args, test, [repository_runtimes(folder / stage.repository) for stage in test.cascade.stages])
     print(json.dumps(made, indent=2))
     return 0 if made["replicas"] is not None else 1

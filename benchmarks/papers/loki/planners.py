@@ -31,7 +31,7 @@ from arlo.planning.flows.steps import (
     overload,
     slo_below_latency,
 )
-from arlo.simulator import flows
+from benchmarks.papers.loki import fleet
 from benchmarks.papers.loki.proteus import on_all, proteus
 
 PlannerName = Literal["arlo", "loki", "inferline", "proteus"]
@@ -87,10 +87,10 @@ def plan_as(
     return dataclasses.replace(found, solve_s=monotonic_s() - began_s)
 
 
-def planner_of(flow: Flow, name: PlannerName) -> flows.Planner:
+def planner_of(flow: Flow, name: PlannerName) -> fleet.Planner:
     """The planner of a name for a simulation; each stage of `proteus` sees its own rows."""
     if name == "arlo":
-        return flows.planner_of(flow)
+        return fleet.planner_of(flow)
 
     def plan(
         demand: float,

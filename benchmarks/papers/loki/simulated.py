@@ -32,8 +32,8 @@ from arlo.catalog.flow import DropName, Flow, RouterName
 from arlo.catalog.flow_file import load_flow
 from arlo.planning.flows.live import Traffic
 from arlo.planning.flows.problem import FlowPlan
-from arlo.simulator.flows import FlowResult, FlowRun, Hold, Planner, run
 from arlo.traces.readers import read_counts
+from benchmarks.papers.loki.fleet import FlowResult, FlowRun, Hold, Planner, run
 from benchmarks.papers.loki.planners import PlannerName, plan_as, planner_of
 
 ROOT = Path(__file__).resolve().parents[3]

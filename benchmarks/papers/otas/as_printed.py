@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo import _core
+from arlo.simulator.report.result import Figures
 from arlo.simulator.tokens.file import TokenSpec
-from arlo.simulator.tokens.run import MS_NS, S_NS, TokenResult, result_of
+from arlo.simulator.tokens.served import MS_NS, S_NS, figures_of
 
 # (queries per second, tokens up to it); from the last one on the fewest tokens.
 TABLE_I = ((280, 8), (320, 4), (350, 2), (380, 0), (450, -5), (520, -10), (1000, -15))
@@ -39,7 +40,7 @@ Rule = Callable[[Sequence[Waiting], float, int, int], Choice]
 class Stream:
     """Queries of a body on one worker."""
 
-    def __init__(self, spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint32]) -> None:
+    def __init__(self, spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint16]) -> None:
         self.spec = spec
         self.arrived = arrived
         self.kind = kind
@@ -51,7 +52,7 @@ class Stream:
             [np.interp(rows, *np.array(variant.latency).T) * MS_NS for variant in spec.variants]
         ).astype(np.int64)
 
-    def serve(self, rule: Rule, *, switch: int = 0) -> TokenResult:
+    def serve(self, rule: Rule, *, switch: int = 0) -> Figures:
         """What becomes of all queries. `switch`: ns that another count than that of the batch before costs."""
         count = np.full(len(self.arrived), -1)
         begun = self.arrived.copy()
@@ -89,7 +90,7 @@ class Stream:
             "worker": np.zeros(len(count), np.int64),
             "wait_ns": begun - self.arrived,
         }
-        return result_of(self.spec, columns, self.kind.astype(np.uint16), 0, 0, spent_j=None)
+        return figures_of(self.spec, columns, self.kind, 0)
 
     def put(self, waiting: list[Waiting], query: int) -> None:
         """Algorithm 1: into the newest batch that is near enough, or one more. As in _core.tokens_batch."""
@@ -131,7 +132,7 @@ def for_rate(table: Sequence[tuple[float, int]], rate: float, beyond: int) -> in
     return next((entry for below, entry in table if rate < below), beyond)
 
 
-def otas(spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint32]) -> TokenResult:
+def otas(spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint16]) -> Figures:
     """Algorithm 3 while few batches wait and at the start, Algorithm 2 otherwise."""
     stream = Stream(spec, arrived, kind)
     table = [(rate, spec.tokens.index(tokens)) for rate, tokens in TABLE_I]
@@ -153,8 +154,8 @@ def otas(spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint32]) 
 
 
 def infaas(
-    spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint32], table: Sequence[tuple[float, int]]
-) -> TokenResult:
+    spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint16], table: Sequence[tuple[float, int]]
+) -> Figures:
     """The most urgent batch on the variant, one of several models, that `table` has for the rate. No hysteresis."""
     stream = Stream(spec, arrived, kind)
     return stream.serve(lambda _ordered, rate, _all, _now: (0, for_rate(table, rate, 0)), switch=LOAD_NS)

@@ -26,8 +26,11 @@ from numpy.typing import NDArray
 
 from arlo import _core
 from arlo.catalog.schedule import multiplications
+from arlo.simulator.report.result import Figures
+from arlo.simulator.run import run
+from arlo.simulator.scenario.scenario import Listed
 from arlo.simulator.tokens.file import TokenSpec, TokenVariant, load_tokens
-from arlo.simulator.tokens.run import TokenResult, draw_kinds, run
+from arlo.simulator.tokens.served import kinds_of, scenario_of
 from arlo.traces.readers import read_counts
 from benchmarks.papers.otas import as_printed
 
@@ -107,17 +110,28 @@ def poisson(rate: float, seconds: int, seed: int) -> NDArray[np.int64]:
     return np.sort((random.random(random.poisson(rate * seconds)) * seconds * 1e9).astype(np.int64))
 
 
-def schemes(spec: TokenSpec, arrived: NDArray[np.int64]) -> dict[str, TokenResult]:
+def serve(spec: TokenSpec, policy: str, arrived: NDArray[np.int64], seed: int = 0) -> Figures:
+    """What becomes of queries that arrive so, their kinds drawn."""
+    return run(scenario_of(spec, policy, Listed(arrived), seed=seed)).figures
+
+
+def utility(figures: Figures) -> float:
+    """That the queries earned."""
+    assert figures.utility is not None
+    return figures.utility
+
+
+def schemes(spec: TokenSpec, arrived: NDArray[np.int64]) -> dict[str, Figures]:
     """All schemes on one stream."""
-    kind = draw_kinds(spec, len(arrived), 0)
+    kind = kinds_of(spec, 0)(len(arrived))
     found = {"OTAS as printed": as_printed.otas(spec, arrived, kind)}
-    found |= {name: run(spec, policy, arrived, kind) for name, policy in SCHEMES.items()}
+    found |= {name: serve(spec, policy, arrived) for name, policy in SCHEMES.items()}
     carried = 0.9 * spec.capacity(0)  # by the middle model
     table = ((carried * MODELS["speed"][2], 2), (carried, 1))
     return found | {"INFaaS": as_printed.infaas(models(spec), arrived, kind, table)}
 
 
-def figures(spec: TokenSpec, found: dict[str, TokenResult], capacity: float) -> list[tuple[str, str, str, str]]:
+def figures(spec: TokenSpec, found: dict[str, Figures], capacity: float) -> list[tuple[str, str, str, str]]:
     """(figure, what, paper, ours) of each figure of section V on the synthetic stream, at one capacity. Ours are
     simulated; 4a and 7 are assumed after the paper's own, 4b is by the layers' multiplications."""
     fifteen = spec.variants[spec.tokens.index(-15)].latency
@@ -132,24 +146,24 @@ def figures(spec: TokenSpec, found: dict[str, TokenResult], capacity: float) -> 
         ("7", "queries/s at -15, batches of 1, 20, 64", "100, 1,000, flat after",
          ", ".join(f"{rate[rows]:,.0f}" for rows in sorted(rate)) + " (assumed)"),
         *beside(found, "a", ("+18.2 %", "+72.5 %", "above 90 %; VPT highest", "8, -15")),
-        ("9a", "utility of PetS (ours: of our stream)", "1.235e5", f"{found['PetS'].utility:,.0f}"),
+        ("9a", "utility of PetS (ours: of our stream)", "1.235e5", f"{utility(found['PetS']):,.0f}"),
     ]  # fmt: skip
 
 
-def beside(
-    found: dict[str, TokenResult], trace: str, said: tuple[str, str, str, str]
-) -> list[tuple[str, str, str, str]]:
+def beside(found: dict[str, Figures], trace: str, said: tuple[str, str, str, str]) -> list[tuple[str, str, str, str]]:
     """Figures 9 to 13 of one trace, `a` or `b`. `said` by the paper: over PetS, over INFaaS, accuracy, counts."""
     printed, price = found["OTAS as printed"], found["price"]
 
     def over(name: str) -> str:
-        return f"{printed.utility / found[name].utility - 1:+.1%}, {price.utility / found[name].utility - 1:+.1%}"
+        return f"{utility(printed) / utility(found[name]) - 1:+.1%}, {utility(price) / utility(found[name]) - 1:+.1%}"
 
     def types(name: str) -> str:
-        return " / ".join(f"{share:.1%}" for share in found[name].outcomes.values())
+        return " / ".join(f"{share:.1%}" for share in found[name].more["types"].values())
 
     def most(name: str) -> str:
-        return ", ".join(tokens for tokens, _ in sorted(found[name].batches.items(), key=lambda item: -item[1])[:2])
+        return ", ".join(
+            tokens for tokens, _ in sorted(found[name].more["batches"].items(), key=lambda item: -item[1])[:2]
+        )
 
     def mean(name: str) -> str:
         return f"{_figures(found[name])['batch_accuracy_mean']:.1%}"
@@ -176,9 +190,9 @@ def functions(seed: int, seconds: int | None = None) -> NDArray[np.int64] | None
     return per_second(per_minute * 300 / np.quantile(per_minute, BELOW_300), np.random.default_rng(seed))
 
 
-def best_fixed(spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint32]) -> tuple[int, float]:
+def best_fixed(spec: TokenSpec, arrived: NDArray[np.int64], seed: int) -> tuple[int, float]:
     """The token count that does best alone, and its utility."""
-    each = {tokens: run(spec, f"fixed:{tokens}", arrived, kind).utility for tokens in spec.tokens}
+    each = {tokens: utility(serve(spec, f"fixed:{tokens}", arrived, seed)) for tokens in spec.tokens}
     best = max(each, key=lambda tokens: each[tokens])
     return best, each[best]
 
@@ -188,10 +202,9 @@ def curve(spec: TokenSpec, loads: tuple[float, ...], seconds: int) -> list[dict[
     found = []
     for load in loads:
         arrived = poisson(load * spec.capacity(0), seconds, 1)
-        kind = draw_kinds(spec, len(arrived), 1)
-        tokens, best = best_fixed(spec, arrived, kind)
-        plain = run(spec, "fixed:0", arrived, kind).utility
-        row = {name: run(spec, name, arrived, kind).utility for name in ("printed", "price")}
+        tokens, best = best_fixed(spec, arrived, 1)
+        plain = utility(serve(spec, "fixed:0", arrived, 1))
+        row = {name: utility(serve(spec, name, arrived, 1)) for name in ("printed", "price")}
         found.append({"load": load, "fixed_0": plain, "best_fixed": best, "best_tokens": tokens, **row})
     return found
 
@@ -258,25 +271,25 @@ def main() -> None:
     args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _figures(each: TokenResult) -> dict[str, Any]:
-    shares = np.repeat(np.arange(101), each.batch_accuracy)
+def _figures(each: Figures) -> dict[str, Any]:
+    shares = np.repeat(np.arange(101), each.more["batch_accuracy"])
     return {
-        "utility": each.utility,
-        "outcomes": each.outcomes,
+        "utility": utility(each),
+        "outcomes": each.more["types"],
         "batch_accuracy_mean": float(shares.mean()) / 100 if len(shares) else None,
         "batch_accuracy_quartiles": [float(q) / 100 for q in np.quantile(shares, (0.25, 0.5, 0.75))],
-        "batches": each.batches,
+        "batches": each.more["batches"],
     }
 
 
-def _print(capacity: float, found: dict[str, TokenResult]) -> None:
+def _print(capacity: float, found: dict[str, Figures]) -> None:
     print(f"\n{capacity:g} queries/s with all tokens")
-    pets = found["PetS"].utility
+    pets = utility(found["PetS"])
     for name, each in found.items():
-        types = ", ".join(f"{share:.1%} {kind}" for kind, share in each.outcomes.items())
-        most = sorted(each.batches.items(), key=lambda item: -item[1])[:2]
+        types = ", ".join(f"{share:.1%} {kind}" for kind, share in each.more["types"].items())
+        most = sorted(each.more["batches"].items(), key=lambda item: -item[1])[:2]
         print(
-            f"  {name:16} {each.utility:9,.0f} ({each.utility / pets - 1:+.1%} over PetS)  {types}; "
+            f"  {name:16} {utility(each):9,.0f} ({utility(each) / pets - 1:+.1%} over PetS)  {types}; "
             f"batches {', '.join(f'{tokens}: {count}' for tokens, count in most)}"
         )
 

@@ -20,7 +20,7 @@ from arlo.cascade.search import exact, points
 from arlo.cascade.search.ladder import as_rules
 from arlo.cascade.spec import Calibrator, Ensemble, Prune, Rules
 from arlo.cascade.study import Played, Study, stage_answers
-from arlo.cli.cascade.common import numbers, study_of
+from arlo.cli.fit.common import numbers, study_of
 from benchmarks.papers.tabi import search as tabi
 
 
@@ -66,7 +66,7 @@ class Pruned:
     """The last stage on pruned texts of the test split."""
 
     alpha: float
-    how: str  # one of HOW
+    how: str  # "importance", or a name of benchmarks.papers.tabi.words
     sent: float  # share of the tokens
     mean_ms: float
     agreement: float  # with its answer to the whole text
@@ -191,15 +191,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--data", type=Path, required=True, metavar="FILE", help="texts, JSON lines")
     add("--records", type=Path, metavar="DIR", help="where records are (default: records beside the cascade)")
     add("--fit", metavar="N,...", help="models of each stage that a device holds (default: one each)")
-    args = parser.parse_args(argv, argparse.Namespace(split=None, seed=None, action="ablation"))
-    study = study_of(args)
+    args = parser.parse_args(argv)
+    study = study_of(args.cascade, args.data, args.records)
     tables = {
-        "ways": [dataclasses.asdict(each) for each in ways(study, fit=numbers(args.fit, "--fit"), seed=args.seed)],
+        "ways": [dataclasses.asdict(each) for each in ways(study, fit=numbers(args.fit, "--fit"))],
         "points": {
-            point.name: [dataclasses.asdict(each) for each in ablation(study, point, seed=args.seed)]
-            for point in study.cascade.points
+            point.name: [dataclasses.asdict(each) for each in ablation(study, point)] for point in study.cascade.points
         },
-        "pruning": [dataclasses.asdict(each) for each in pruning(study, seed=args.seed)],
+        "pruning": [dataclasses.asdict(each) for each in pruning(study)],
     }
     print(json.dumps(tables, indent=2))
     return 0

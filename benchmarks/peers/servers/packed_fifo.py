@@ -302,7 +302,6 @@ def main() -> int:
     addresses = {"grpc": f"{args.host}:{grpc_port}"} | ({"http": f"{args.host}:{http_port}"} if args.tokenizer else {})
     print("ready", json.dumps(addresses), flush=True)
     server.serve()
-    session.close()
     for process, _ in fronts:
         process.wait()
     counts = dataclasses.asdict(server.counts) | {"refused": rule.refused, "dropped": rule.dropped}

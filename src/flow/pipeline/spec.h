@@ -1,6 +1,6 @@
 // A pipeline as data: a rooted tree of stages, each with variants that can do it, and what a plan says of them.
 //
-// Paper: Loki (HPDC'24), sections 2.1 and 4.1; what it leaves open is decided in docs/pipelines.md. Stages are in an
+// Paper: Loki (HPDC'24), sections 2.1 and 4.1; what it leaves open is decided in docs/flows.md. Stages are in an
 // order in which parents come before children; stage 0 is the entry. Every other stage has one edge that leads to it,
 // or is one that joins what comes by several; the first of these is the tree's.
 #pragma once

@@ -31,7 +31,7 @@ Fault too_late(const Call& call, TimeNs predicted, TimeNs now) {
 // A request whose rows alone take longer than the SLO cannot be on time, whatever comes first: it is bulk, and waits
 // behind those that can be.
 MaybeFault Desk::weigh(Call& call, TimeNs now) {
-  const bool own = call.shadow || call.visit;
+  const bool own = call.kind != Call::Kind::kClient;
   if (call.rows.size() > 1 && !own && call.model->flow == nullptr) {
     const auto variant = call.rows.front().model().variant;
     lengths_.clear();

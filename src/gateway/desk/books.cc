@@ -118,15 +118,7 @@ void Books::ended(const Call& call, TimeNs now) {
   }
 }
 
-void StageCounts::visited(double sureness, bool finite) {
-  ++visits;
-  not_finite += finite ? 0 : 1;
-  const auto bin = static_cast<std::size_t>(sureness * kBins);
-  ++confidence.at(std::min(bin, kBins - 1));
-  confidence_sum += sureness;
-}
-
-void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
+void Books::fill(v1::Stats* out, TimeNs now) const {
   out->mutable_arrivals_by_length()->Add(arrivals_by_length_.begin(), arrivals_by_length_.end());
   for (const auto& level : levels_) {
     auto* stats = out->add_levels();
@@ -152,26 +144,6 @@ void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
   out->set_retries(retries_);
   out->set_batches(batches_);
   out->set_bulk(bulk_);
-  if (model == nullptr || model->cascade == nullptr) return;
-  const auto& cascade = *model->cascade;
-  const auto& point = cascade.points[cascade.point];
-  out->set_point(point.name);
-  if (point.accuracy) out->set_expected_accuracy(*point.accuracy);
-  for (std::size_t s = 0; s < cascade.stages.size(); ++s) {
-    const auto& counts = stages_.at(s);
-    auto* stage = out->add_stages();
-    stage->set_model(cascade.stages[s].model->name);
-    stage->set_visits(counts.visits);
-    stage->set_not_finite(counts.not_finite);
-    stage->mutable_exits()->Add(counts.exits.begin(), counts.exits.end());
-    stage->mutable_escalations()->Add(counts.escalations.begin(),
-                                      counts.escalations.begin() + static_cast<std::ptrdiff_t>(cascade.stages.size()));
-    stage->mutable_confidence()->Add(counts.confidence.begin(), counts.confidence.end());
-    stage->set_confidence_sum(counts.confidence_sum);
-    stage->set_pruned_tokens(counts.pruned_tokens);
-    stage->set_shadow_rows(counts.shadow_rows);
-    stage->set_shadow_disagreed(counts.shadow_disagreed);
-  }
 }
 
 }  // namespace arlo::gateway

@@ -6,13 +6,11 @@
 
 #include <arlo/v1/admin.pb.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "dispatch/scheduler.h"
-#include "flow/cascade/cascade.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/latency_stats.h"
 
@@ -23,19 +21,6 @@ inline constexpr std::size_t kOutcomes = 6;
 
 struct Histograms {
   LatencyBuckets total, queue, execute;
-};
-
-// Of a cascade's rows at one of its stages (StageStats).
-struct StageCounts {
-  static constexpr std::size_t kBins = 20;
-
-  void visited(double confidence, bool finite);
-
-  std::uint64_t visits = 0, not_finite = 0, pruned_tokens = 0, shadow_rows = 0, shadow_disagreed = 0;
-  std::array<std::uint64_t, flow::kReasons> exits{};
-  std::array<std::uint64_t, flow::kMaxStages> escalations{};
-  std::array<std::uint64_t, kBins> confidence{};
-  double confidence_sum = 0;
 };
 
 class Books {
@@ -53,13 +38,10 @@ class Books {
   void retried() { ++retries_; }
   // Every row of the call has ended.
   void ended(const Call& call, TimeNs now);
-  // Of a cascade.
-  [[nodiscard]] StageCounts& stage(std::size_t stage) { return stages_.at(stage); }
   // A request refused before it had rows.
   void refused(const Fault& fault) { count(fault, 1); }
 
-  // `model`: null where there is none of this name.
-  void fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const;
+  void fill(v1::Stats* out, TimeNs now) const;
   [[nodiscard]] const Histograms& histograms() const { return histograms_; }
 
  private:
@@ -79,7 +61,6 @@ class Books {
   std::uint64_t tokens_ = 0, computed_tokens_ = 0, retries_ = 0, batches_ = 0, bulk_ = 0;
   LatencyWindow window_total_, window_queue_, window_execute_;
   Histograms histograms_;
-  std::array<StageCounts, flow::kMaxStages> stages_;
 };
 
 using BooksByVariant = std::vector<std::unique_ptr<Books>>;

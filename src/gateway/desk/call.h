@@ -109,7 +109,7 @@ class Call {
   }
 
   // Of the class bulk: a client's wish, its token's or path's, or no client's.
-  [[nodiscard]] bool bulk() const { return shadow || as_bulk || request.bulk(); }
+  [[nodiscard]] bool bulk() const { return kind == Kind::kAudit || as_bulk || request.bulk(); }
   static constexpr TimeNs kBulkPatience = 60;  // times the default time-out
   static constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
   // Where the client sets no deadline. `more`: predicted time of its rows, where there are several.
@@ -123,7 +123,7 @@ class Call {
   }
   // A row that waits gives up a little before the client does, so that the client learns why.
   [[nodiscard]] TimeNs waiting_deadline() const {
-    if (visit) return deadline_ns;
+    if (kind == Kind::kVisit) return deadline_ns;
     return deadline_ns - std::min<TimeNs>(50'000'000, (deadline_ns - received_ns) / 20);
   }
 
@@ -144,9 +144,12 @@ class Call {
   bool by_default = false;              // the deadline is one
   TimeNs weighed_ns = 0;                // when it was forecast that its rows take so long, of one that is in turn:
   TimeNs forecast_ns = 0;
-  bool in_turn = false;    // it is of many rows, and such requests are served one after the other (Desk::weigh)
-  bool shadow = false;     // the gateway's own (shadow.h)
-  bool visit = false;      // the gateway's own, of a pipeline (flow_call.h)
+  bool in_turn = false;  // it is of many rows, and such requests are served one after the other (Desk::weigh)
+  enum class Kind : std::uint8_t {
+    kClient,
+    kVisit,  // the gateway's own, of a pipeline (flow_call.h)
+    kAudit,  // the same, to compare its answer with another one (audit.h)
+  } kind = Kind::kClient;
   bool as_bulk = false;    // whatever the request itself says (of a visit: as its client asked)
   bool cancelled = false;  // by the client; under the router's lock
   Fault fault;             // why there is no answer; kOk: there is one. Under the router's lock until complete()

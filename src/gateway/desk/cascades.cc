@@ -36,7 +36,7 @@ flow::StageSet Desk::present(const Row& row) const {
 bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   const auto& cascade = row.cascade();
   auto& journey = *row.journey;
-  auto& counts = books(*row.call).stage(static_cast<std::size_t>(journey.stage));
+  auto& counts = flow_books_.stage(*row.call->model, journey.stage);
   auto& visit = journey.visits.at(static_cast<std::size_t>(journey.stage));
   visit.queued_ns += row.started_ns - journey.entered_ns;
   visit.executed_ns += now - row.started_ns;
@@ -51,7 +51,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   keep_answer(row, signals, decision.confidence, scratch_);
   journey.reason = decision.reason;
   if (row.call->fault.code != Code::kOk) return false;  // it ends unanswered
-  if (journey.drawn) hear(row, signals, early, effects);
+  if (journey.drawn) audits_.hear(row, signals, early, price.now(), effects);
   if (decision.exit) {
     ++counts.exits.at(static_cast<std::size_t>(decision.reason));
     return false;
@@ -88,7 +88,7 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
   };
   const auto went = [&](std::int32_t stage, std::int32_t pruned) {
     if (!enter(row, stage, now, effects)) return false;
-    books(*row.call).stage(static_cast<std::size_t>(stage)).pruned_tokens += static_cast<std::uint64_t>(pruned);
+    flow_books_.stage(*row.call->model, stage).pruned_tokens += static_cast<std::uint64_t>(pruned);
     journey.pruned += pruned;
     return true;
   };
@@ -113,87 +113,6 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
   }
   journey.reason = reason;
   return false;
-}
-
-void Desk::hear(Row& row, const flow::Signals& signals, bool early, Effects& effects) {
-  auto& journey = *row.journey;
-  auto& sample = journey.sample;
-  const bool last = journey.stage + 1 == static_cast<std::int32_t>(row.cascade().stages.size());
-  const bool room = last || room_for_shadow(row);
-  // At a price rows end early that would go on without: those that do go on are no fair sample then.
-  if (!room || !flow::finite(signals) || prices_.at(row.call->model->variant).now() > 0) sample = nullptr;
-  if (sample != nullptr) {
-    sample->said.emplace_back(journey.stage, std::vector<float>(signals.logits.begin(), signals.logits.end()));
-    sample->pruned = journey.pruned;
-  }
-  if (last && sample != nullptr) into_sample(*row.call->model, std::move(sample));
-  if (!early) return;
-  if (room) {
-    shadow(row, effects);
-  } else {
-    shadows_.skipped(*row.call->model);
-  }
-}
-
-bool Desk::room_for_shadow(const Row& row) const {
-  const auto& cascade = row.cascade();
-  const auto last = cascade.stages.back().model->variant;
-  return !shadows_.full() && scheduler_.queued_of(last) == 0 && fleet_.busy(last) <= cascade.shadow_max_busy &&
-         scheduler_.fits_any(last_length(row), last);
-}
-
-void Desk::into_sample(const ModelSpec& cascade, std::shared_ptr<SampledRow> row) {
-  if (row->said.size() < 2) return;
-  row->at_ms = unix_ms();
-  samples_.at(cascade.variant).add(*cascade.cascade, std::move(row));
-}
-
-void Desk::shadow(const Row& row, Effects& effects) {
-  const auto& cascade = row.cascade();
-  const auto& journey = *row.journey;
-  std::int32_t said = 0;
-  if (journey.mix.several()) {
-    journey.mix.probabilities(scratch_.q);
-    said = static_cast<std::int32_t>(std::max_element(scratch_.q.begin(), scratch_.q.end()) - scratch_.q.begin());
-  } else {
-    said = label_of(cascade, static_cast<std::size_t>(journey.stage), journey.parsed.raw(cascade.outputs.logits));
-  }
-  if (said < 0) return;
-  auto* shadow = new Shadow(shadow_listener_, row, journey.stage, said, journey.sample);
-  shadows_.begun(*shadow);
-  effects.shadows.emplace_back(shadow, &row);
-}
-
-void Desk::shadow_ended(Shadow& shadow) {
-  const auto result = shadows_.ended(shadow);
-  if (auto sample = shadow.take_sample(); sample != nullptr && shadow.answer() >= 0) {
-    const auto raw = shadow.logits();
-    last_said(*sample, static_cast<std::int32_t>(shadow.of().cascade->stages.size()) - 1, raw);
-    into_sample(shadow.of(), std::move(sample));
-  }
-  if (!result.good) return;
-  if (shadow.variant() >= 0) {
-    auto& stages = flow_counts_.at(shadow.of().variant);
-    if (static_cast<std::size_t>(shadow.stage()) >= stages.size()) return;
-    auto& variants = stages[static_cast<std::size_t>(shadow.stage())].variants;
-    if (static_cast<std::size_t>(shadow.variant()) >= variants.size()) return;
-    auto& count = variants[static_cast<std::size_t>(shadow.variant())];
-    ++count.shadow_rows;
-    count.shadow_agreed += result.disagreed ? 0 : 1;
-    return;
-  }
-  auto& counts = books_[shadow.of().variant]->stage(static_cast<std::size_t>(shadow.stage()));
-  ++counts.shadow_rows;
-  counts.shadow_disagreed += result.disagreed ? 1 : 0;
-}
-
-void Desk::stop_shadows(TimeNs now, Effects& effects) {
-  for (Shadow* shadow : shadows_.open()) cancel(*shadow, now, effects);
-}
-
-void Desk::fill_shadows(v1::Stats* out, const ModelSpec* model) const {
-  if (model == nullptr || model->cascade == nullptr || model->cascade->shadow_share <= 0) return;
-  shadows_.fill(out->mutable_shadows(), *model);
 }
 
 // False: there is no time for it, as far as the scheduler knows.
@@ -249,7 +168,7 @@ bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
   if (ran) visit.executed_ns += now - row.started_ns;
   journey.last_visited = journey.stage;
   journey.reason = reason;
-  ++books(*row.call).stage(static_cast<std::size_t>(journey.answered_by)).exits.at(static_cast<std::size_t>(reason));
+  ++flow_books_.stage(*row.call->model, journey.answered_by).exits.at(static_cast<std::size_t>(reason));
   return true;
 }
 
@@ -281,7 +200,7 @@ void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
     if (to >= 0) {
       if (enter(*row, to, now, effects)) {
         if (journey.answered()) {
-          auto& counts = books(*row->call).stage(static_cast<std::size_t>(journey.answered_by));
+          auto& counts = flow_books_.stage(*row->call->model, journey.answered_by);
           ++counts.escalations.at(static_cast<std::size_t>(to));
         }
         continue;

@@ -53,13 +53,13 @@ TimeNs deadline_of(const Row& row) {
 }  // namespace
 
 Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
-           UpstreamListener& listener, ShadowListener& shadows)
+           UpstreamListener& listener, AuditListener& audits)
     : config_(config),
       scheduler_(scheduler),
       fleet_(fleet),
       books_(books),
       listener_(listener),
-      shadow_listener_(shadows) {}
+      audits_(scheduler, fleet, audits) {}
 
 UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
   if (running_.size() <= handle) running_.resize(handle + 1);
@@ -79,7 +79,7 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     row.length = lengths[i];
     const bool cascade = call.model->cascade != nullptr;
     const bool several = cascade || call.model->flow != nullptr;
-    if (!call.shadow)
+    if (call.kind != Call::Kind::kAudit)
       books(call).arrived(row.length, several ? -1 : scheduler_.ideal_level(row.length, call.model->variant));
     if (cascade) begin(row);
   }
@@ -114,18 +114,18 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
 
 dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects) {
   const Call& call = *row.call;
+  const VisitCall* const visit = visit_of(*row.call);
   const auto admitted = scheduler_.arrive(
       row.tag(),
       {.length = row.length,
-       .due = call.visit ? static_cast<const VisitCall&>(call).due : call.received_ns + call.model->slo_ns,
+       .due = visit != nullptr ? visit->due : call.received_ns + call.model->slo_ns,
        .deadline = deadline,
        .client = call.in_turn ? 0 : call.client,
        .bulk = call.bulk(),
        .variant = row.model().variant,
-       .follows =
-           call.visit ? static_cast<const VisitCall&>(call).follows : row.journey != nullptr && row.journey->answered(),
-       .utility = call.visit ? static_cast<const VisitCall&>(call).utility : 1,
-       .kind = call.visit ? static_cast<const VisitCall&>(call).kind(row) : 0},
+       .follows = visit != nullptr ? visit->follows : row.journey != nullptr && row.journey->answered(),
+       .utility = visit != nullptr ? visit->utility : 1,
+       .kind = visit != nullptr ? visit->kind_of(row) : 0},
       now, effects.actions);
   if (admitted.handle == dispatch::kNone) return admitted;
   row.handle = admitted.handle;
@@ -192,9 +192,8 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
     row.max_length = scheduler_.level_max_length(action.level);
     row.demoted = action.demoted;
     batch_.push_back(&row);
-    if (!row.call->visit) continue;
-    auto& visit = static_cast<VisitCall&>(*row.call);
-    if (!visit.starts_as(runtime.variant, *flows_.at(visit.state->model->variant))) {
+    VisitCall* const visit = visit_of(*row.call);
+    if (visit != nullptr && !visit->starts_as(runtime.variant, *flows_.at(visit->state->model->variant))) {
       row.level = scheduler_.ideal_level(row.length, row.model().variant);
     }
   }
@@ -236,7 +235,7 @@ void Desk::send(std::span<Row* const> rows, const std::shared_ptr<Instance>& ins
 
 void Desk::expired(Row& row, bool evicted, TimeNs now, Effects& effects) {
   if (row.state == Row::State::kEnded) return;
-  if (row.call->visit) static_cast<VisitCall*>(row.call)->evicted = evicted;
+  if (VisitCall* const visit = visit_of(*row.call); visit != nullptr) visit->evicted = evicted;
   row.handle = dispatch::kNone;
   const auto waited = in_ms(now - row.call->received_ns);
   const auto variant = row.model().variant;
@@ -294,7 +293,7 @@ void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
 bool Desk::try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, TimeNs now, Effects& effects) {
   const auto& call = *row.call;
   // One that was to be compared with other answers is not worth it, and of a body it would get other tokens.
-  if (call.shadow) return false;
+  if (call.kind == Call::Kind::kAudit) return false;
   if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= call.waiting_deadline()) {
     return false;
   }
@@ -335,7 +334,7 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
     fleet_.eject(answer.instance, fault.message, fleet_.short_pause(), now, effects);
   }
   const bool journeys = std::any_of(upstream.parts().begin(), upstream.parts().end(), [](const auto& part) {
-    return part.answered != nullptr && (part.answered->journey != nullptr || part.answered->call->visit);
+    return part.answered != nullptr && (part.answered->journey != nullptr || visit_of(*part.answered->call) != nullptr);
   });
   if (journeys) scheduler_.hold();  // what goes on to another stage may go as batches
   for (auto& part : upstream.parts()) {
@@ -450,14 +449,13 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   for (const auto& failure : row.failures) --failure->open;
   if (row.flow != nullptr) leave_flow(row, now);
   Call& call = *row.call;
-  if (--call.open_rows == 0 && !call.shadow) {
+  if (--call.open_rows == 0 && call.kind != Call::Kind::kAudit) {
     learn_delay(call, now);
     books(call).ended(call, now);
   }
-  if (call.visit) {
-    auto& visit = static_cast<VisitCall&>(call);
-    visit.ended = true;
-    if (visit.id != flow::pipeline::kNone) ended_visits_.push_back(&visit);
+  if (VisitCall* const visit = visit_of(call); visit != nullptr) {
+    visit->ended = true;
+    if (visit->id != flow::pipeline::kNone) ended_visits_.push_back(visit);
   }
   effects.releases.push_back(&call);
 }
@@ -499,7 +497,7 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
       continue;
     }
     if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
-    auto* const visit = row->call->visit ? static_cast<VisitCall*>(row->call) : nullptr;
+    VisitCall* const visit = visit_of(*row->call);
     const bool elsewhere = visit != nullptr && others_fit(*visit);
     if (visit != nullptr) visit->no_instance = elsewhere;
     if (elsewhere || now - row->unfit_since_ns >= grace) over.push_back(row);
@@ -527,6 +525,24 @@ void Desk::check_deadlines(TimeNs now, Effects& effects) {
     }
   }
   end_late(now, effects);
+}
+
+// ---- the gateway's own ----
+
+void Desk::audit_ended(Audit& audit) {
+  const auto result = audits_.ended(audit);
+  const auto& about = audit.about();
+  if (result.good) flow_books_.audited(*about.of, about.stage, about.variant, result.disagreed);
+}
+
+void Desk::stop_audits(TimeNs now, Effects& effects) {
+  for (Audit* audit : audits_.open()) cancel(*audit, now, effects);
+}
+
+void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
+  if (model == nullptr) return;
+  flow_books_.fill(out, *model, flows_.at(model->variant).get(), scheduler_);
+  audits_.fill(out, model);
 }
 
 void Desk::cancel_all() {

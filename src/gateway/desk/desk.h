@@ -21,12 +21,13 @@
 #include "base/fault.h"
 #include "dispatch/scheduler.h"
 #include "flow/cascade/price.h"
+#include "gateway/desk/audit.h"
 #include "gateway/desk/books.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/effects.h"
+#include "gateway/desk/flow_books.h"
 #include "gateway/desk/flow_call.h"
 #include "gateway/desk/journey.h"
-#include "gateway/desk/shadow.h"
 #include "gateway/desk/waiting_rows.h"
 #include "gateway/fleet/fleet.h"
 #include "gateway/fleet/upstream.h"
@@ -37,7 +38,7 @@ class Desk {
  public:
   // `books`: of each model, by its variant.
   Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
-       UpstreamListener& listener, ShadowListener& shadows);
+       UpstreamListener& listener, AuditListener& audits);
 
   void submit(Call& call, TimeNs now, Effects& effects);
   void cancel(Call& call, TimeNs now, Effects& effects);
@@ -49,12 +50,11 @@ class Desk {
   void tick(TimeNs now, Effects& effects);
 
   // The gateway's own rows.
-  void shadow_ended(Shadow& shadow);
-  void stop_shadows(TimeNs now, Effects& effects);
-  [[nodiscard]] bool own_open() const { return !shadows_.open().empty(); }
-  void fill_shadows(v1::Stats* out, const ModelSpec* model) const;
+  void audit_ended(Audit& audit);
+  void stop_audits(TimeNs now, Effects& effects);
+  [[nodiscard]] bool own_open() const { return !audits_.open().empty(); }
   void fill_flow(v1::Stats* out, const ModelSpec* model) const;
-  [[nodiscard]] const Sample::Rows& sample(dispatch::VariantId cascade) const { return samples_.at(cascade).rows(); }
+  [[nodiscard]] const Audits& audits() const { return audits_; }
   [[nodiscard]] std::int32_t price(dispatch::VariantId cascade) const { return prices_.at(cascade).now(); }
   [[nodiscard]] std::uint32_t at_workers() const { return at_workers_; }  // upstream calls under way
   void cancel_all();                                                      // of these
@@ -110,12 +110,6 @@ class Desk {
   // Whether it has an answer to end with, which it then does for this reason; the caller ends it.
   bool settles_for(Row& row, flow::Reason reason, TimeNs now);
   [[nodiscard]] static bool may_settle(const Row& row, flow::Reason reason);
-  // A row that was drawn has been answered: by a stage that is not the last it may become a shadow, and by any it says
-  // something for the sample.
-  void hear(Row& row, const flow::Signals& signals, bool early, Effects& effects);
-  [[nodiscard]] bool room_for_shadow(const Row& row) const;
-  void shadow(const Row& row, Effects& effects);
-  void into_sample(const ModelSpec& cascade, std::shared_ptr<SampledRow> row);
   void find_ways(TimeNs grace, TimeNs now, Effects& effects);
   void end_late(TimeNs now, Effects& effects);
   void set_prices(TimeNs now);
@@ -123,6 +117,7 @@ class Desk {
   // ---- pipelines (flows.cc) ----
   std::shared_ptr<FlowState> flow_of(const std::shared_ptr<const ModelSpec>& model, TimeNs now);
   void begin_flow(Call& call, TimeNs now, Effects& effects);
+  void begin_roots(Row& row, flow::pipeline::RootArrival wished, TimeNs now, Effects& effects);
   void pump(TimeNs now, Effects& effects);
   void take(FlowState& state, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
   void join_rows(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now);
@@ -131,11 +126,7 @@ class Desk {
   static void falls_back(FlowRow& row, const FlowSource& from);
   [[nodiscard]] bool others_fit(const VisitCall& visit) const;
   void root_ended(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
-  void shadow(const VisitCall& visit, Effects& effects);
-  // A row has been answered: by chance it goes through the pipeline again, the most accurate way.
-  void audit(const Row& row, Effects& effects);
   void took_worker(const VisitCall& visit, const Row& row);
-  std::vector<FlowWorth>& worth_of_tenants(const ModelSpec& model);
   void leave_flow(Row& row, TimeNs now);
   void look_at_flows(TimeNs now);
 
@@ -144,7 +135,6 @@ class Desk {
   Fleet& fleet_;
   const BooksByVariant& books_;
   UpstreamListener& listener_;
-  ShadowListener& shadow_listener_;
   WaitingRows waiting_;
   std::vector<UpstreamCall::Part*> running_;       // by the scheduler's handle: rows that take room at a worker
   std::unordered_set<UpstreamCall*> left_behind_;  // at instances that were ejected
@@ -159,23 +149,17 @@ class Desk {
   TimeNs next_deadline_ = dispatch::kNever;  // of a running row; may be early, never late
   // Of cascades.
   Scratch scratch_;
-  std::vector<Row*> astray_;  // rows whose stage has gone
-  std::vector<Row*> late_;    // rows at workers that have an answer, and no time for another
-  std::uint64_t journeys_ = 0;
-  Shadows shadows_;
-  std::array<Sample, dispatch::kVariants> samples_;      // by the variant of a cascade
+  std::vector<Row*> astray_;    // rows whose stage has gone
+  std::vector<Row*> late_;      // rows at workers that have an answer, and no time for another
+  std::uint64_t journeys_ = 0;  // rows so far
+  Audits audits_;
+  FlowBooks flow_books_;
   std::array<flow::Price, dispatch::kVariants> prices_;  // the same
   TimeNs next_look_ = 0;                                 // at the prices
   // Of pipelines.
-  std::array<std::shared_ptr<FlowState>, dispatch::kVariants> flows_;          // in force, by the pipeline's variant
-  std::array<std::vector<FlowStageCounts>, dispatch::kVariants> flow_counts_;  // by stage
-  std::array<std::array<FlowWorth, 2>, dispatch::kVariants> flow_worth_;       // interactive, bulk
-  std::array<std::vector<FlowWorth>, dispatch::kVariants> task_worth_;         // by task
-  std::array<std::vector<FlowWorth>, dispatch::kVariants> tenant_worth_;       // by tenant
-  std::uint64_t audited_ = 0;                                                  // rows, of which some are
-  std::uint64_t fewer_tokens_ = 0;                                             // answers, of which some have shadows
-  std::vector<std::shared_ptr<FlowState>> flow_states_;                        // in force, or with roots under way
-  std::deque<VisitCall*> ended_visits_;                                        // that the pipelines have not heard of
+  std::array<std::shared_ptr<FlowState>, dispatch::kVariants> flows_;  // in force, by the pipeline's variant
+  std::vector<std::shared_ptr<FlowState>> flow_states_;                // in force, or with roots under way
+  std::deque<VisitCall*> ended_visits_;                                // that the pipelines have not heard of
   bool pumping_ = false;
   bool some_unfit_ = false;  // at the last look, some waiting row fitted no instance
 };

@@ -10,8 +10,8 @@
 
 namespace arlo::gateway {
 
+class Audit;
 class Call;
-class Shadow;
 struct PartialAnswer;
 struct Row;
 class UpstreamCall;
@@ -21,8 +21,8 @@ struct Effects {
   dispatch::Actions actions;  // of the scheduler, not yet turned into the effects below
   std::vector<UpstreamCall*> starts;
   std::vector<Call*> releases;  // one for each row that has ended
-  std::vector<std::pair<Shadow*, const Row*>>
-      shadows;  // to be written, of rows that have ended (null: of a visit), and submitted
+  // To be written, of rows that have ended (null: of a visit), and submitted.
+  std::vector<std::pair<Audit*, const Row*>> audits;
   std::vector<std::pair<Call*, std::unique_ptr<PartialAnswer>>> partials;
   std::vector<std::shared_ptr<Instance>> checks;
   std::vector<std::function<void()>> calls;

@@ -6,7 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "flow/cascade/prune.h"
+#include "flow/rules/prune.h"
+#include "gateway/desk/judge.h"
 
 namespace arlo::gateway {
 namespace {
@@ -16,12 +17,6 @@ using Take = FlowSpec::Take;
 
 Fault unusable(const std::string& what) {
   return Fault{Code::kInternal, "the answer of a stage cannot go on: " + what};
-}
-
-std::vector<float> floats(std::string_view raw) {
-  std::vector<float> values(raw.size() / sizeof(float));
-  if (!values.empty()) std::memcpy(values.data(), raw.data(), values.size() * sizeof(float));
-  return values;
 }
 
 // The labels with the greatest scores, best first, as bytes that the source keeps: INT32 numbers, then FP32 scores.

@@ -1,78 +1,57 @@
-// What is counted of pipelines: what rows were worth, by class, task and tenant, and the gateway's own rows that see
-// whether answers are as good as they are expected to be.
-#include <algorithm>
-#include <utility>
+#include "gateway/desk/flow_books.h"
 
-#include "gateway/desk/desk.h"
+#include <algorithm>
+#include <string>
+
+#include "gateway/desk/flow_call.h"
+#include "gateway/fleet/cascade.h"
 
 namespace arlo::gateway {
 
-// Whether all tokens say the same is asked of some of the rows that got fewer, while there is time.
-void Desk::shadow(const VisitCall& visit, Effects& effects) {
-  const auto& stage = visit.state->model->flow->stages[static_cast<std::size_t>(visit.stage)];
-  if (!stage.counts || stage.shadow <= 0 || visit.of().logits < 0 || visit.model->of_tensors()) return;
-  const auto all = std::max_element(stage.variants.begin(), stage.variants.end(),
-                                    [](const auto& one, const auto& other) { return one.tokens < other.tokens; });
-  if (visit.tokens >= all->tokens) return;
-  constexpr std::uint64_t kOwn = 0x546f'6b65'6e73;
-  if (flow::hash01(kOwn, ++fewer_tokens_, 0) >= stage.shadow) return;
-  const auto to = all->model->variant;
-  const auto said = label_of(visit.rows.front().parsed.raw(visit.of().logits));
-  if (said < 0 || shadows_.full() || !scheduler_.fits_any(visit.rows.front().length, to)) return;
-  auto* shadow = new Shadow(shadow_listener_, visit, static_cast<std::int32_t>(all - stage.variants.begin()), said);
-  shadows_.begun(*shadow);
-  effects.shadows.emplace_back(shadow, nullptr);
+void StageCounts::visited(double sureness, bool finite) {
+  ++visits;
+  not_finite += finite ? 0 : 1;
+  const auto bin = static_cast<std::size_t>(sureness * kBins);
+  ++confidence.at(std::min(bin, kBins - 1));
+  confidence_sum += sureness;
 }
 
-void Desk::audit(const Row& row, Effects& effects) {
-  const auto& flow = *row.call->model->flow;
-  const auto& state = *row.flow->state;
-  if (flow.audit <= 0 || row.call->shadow || row.flow->best || row.flow->dropped > 0) return;
-  if (row.call->model->of_tensors() || flow.content != state.model->flow->content) return;
-  constexpr std::uint64_t kOwn = 0x4175'6469'7473;
-  if (flow::hash01(kOwn, ++audited_, 0) >= flow.audit) return;
-  const auto labels = labels_of(*row.flow);
-  if (labels.empty()) return;
-  bool room = !shadows_.full();
-  for (std::size_t s = 0; room && s < state.best.variants.size(); ++s) {
-    const auto& stage = state.core.spec().stages[s];
-    const auto enters = stage.line >= 0 ? stage.line : state.best.variants[s];
-    const auto id = stage.variants[static_cast<std::size_t>(enters)].id;
-    room = scheduler_.queued_of(id) == 0 && scheduler_.fits_any(s == 0 ? row.length : 1, id);
+void FlowBooks::begin(const ModelSpec& pipeline, bool others) {
+  auto& counts = at(pipeline);
+  const auto& stages = pipeline.flow->stages;
+  if (others) counts.by_tenant.clear();
+  counts.pipeline.resize(stages.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    counts.pipeline[s].variants.resize(stages[s].variants.size());
+    for (auto& each : counts.pipeline[s].variants) each.made.resize(stages[s].edges.size());
   }
-  if (!room) {
-    shadows_.skipped(*row.call->model);
-    return;
+}
+
+void FlowBooks::audited(const ModelSpec& of, std::int32_t stage, std::int32_t variant, bool disagreed) {
+  if (of.cascade != nullptr) {
+    auto& counts = this->stage(of, stage);
+    ++counts.shadow_rows;
+    counts.shadow_disagreed += disagreed ? 1 : 0;
+  } else if (variant >= 0) {
+    auto& all = stages(of);
+    const auto s = static_cast<std::size_t>(stage);
+    const auto v = static_cast<std::size_t>(variant);
+    if (s >= all.size() || v >= all[s].variants.size()) return;  // of another flow by now
+    ++all[s].variants[v].shadow_rows;
+    all[s].variants[v].shadow_agreed += disagreed ? 0 : 1;
   }
-  const auto which = static_cast<std::size_t>(flow::hash01(kOwn, audited_, 1) * static_cast<double>(labels.size()));
-  auto* shadow = new Shadow(
-      shadow_listener_, row,
-      {.label = labels[which], .at = which, .of = labels.size(), .accuracy = std::min(row.flow->accuracy, 1.0)});
-  shadows_.begun(*shadow);
-  effects.shadows.emplace_back(shadow, &row);
 }
 
-// What a visit's row took of a worker is its tenant's.
-void Desk::took_worker(const VisitCall& visit, const Row& row) {
-  FlowState& state = *visit.root->state;
-  const auto& flow = *state.model->flow;
-  if (flow.tenants.empty() || visit.root->row->call->shadow) return;
-  const auto tenant = visit.root->row->flow->tenant;
-  const double seconds = static_cast<double>(row.executed_ns()) / 1e9 / std::max(row.batch_rows, 1);
-  state.tenants.took(tenant, seconds, row.queued_ns(), state.model->slo_ns - state.least());
-  worth_of_tenants(*state.model)[tenant].busy_s += seconds;
-}
-
-std::vector<FlowWorth>& Desk::worth_of_tenants(const ModelSpec& model) {
-  auto& worth = tenant_worth_.at(model.variant);
-  worth.resize(std::max(worth.size(), model.flow->tenants.size() + 1));  // rows of an older flow may have had more
+std::vector<FlowWorth>& FlowBooks::tenants(const ModelSpec& pipeline) {
+  auto& worth = at(pipeline).by_tenant;
+  worth.resize(std::max(worth.size(), pipeline.flow->tenants.size() + 1));  // rows of an older flow may have had more
   return worth;
 }
 
-// The row ends without what is still under way of it.
-void Desk::leave_flow(Row& row, TimeNs now) {
+void FlowBooks::ended(const Row& row, TimeNs now) {
   const Call& call = *row.call;
-  const bool in_time = call.bulk() || now - call.received_ns <= call.model->slo_ns;
+  const ModelSpec& of = *call.model;
+  const bool in_time = call.bulk() || now - call.received_ns <= of.slo_ns;
   const double utility = call.request.flow_wishes().utility;
   const auto count = [&](FlowWorth& worth) {
     worth.offered += utility;
@@ -84,58 +63,75 @@ void Desk::leave_flow(Row& row, TimeNs now) {
       ++(call.fault.overload || call.fault.code == Code::kDeadlineExceeded ? worth.evicted : worth.failed);
     }
   };
-  const bool own = call.shadow;  // which is no client's
-  if (!own) count(flow_worth_.at(call.model->variant).at(call.bulk() ? 1 : 0));
-  const auto& tenants = call.model->flow->tenants;
-  if (!own && row.flow->tenant <= tenants.size() && !tenants.empty()) {
-    count(worth_of_tenants(*call.model)[row.flow->tenant]);
-  }
-  if (const auto& tasks = call.request.tasks(); !own && !tasks.empty()) {
-    auto& by_task = task_worth_.at(call.model->variant);
+  count(at(of).by_class.at(call.bulk() ? 1 : 0));
+  const auto& all = of.flow->tenants;
+  if (row.flow->tenant <= all.size() && !all.empty()) count(tenants(of)[row.flow->tenant]);
+  if (const auto& tasks = call.request.tasks(); !tasks.empty()) {
+    auto& by_task = at(of).by_task;
     const auto task = tasks[row.index];
     if (by_task.size() <= task) by_task.resize(task + 1);
     count(by_task[task]);
   }
-  for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
-    root->row = nullptr;
-    root->state->core.cancel(root->id, now);
+}
+
+void FlowBooks::fill_cascade(v1::Stats* out, const ModelSpec& of, const Of& all) {
+  const auto& cascade = *of.cascade;
+  const auto& point = cascade.points[cascade.point];
+  out->set_point(point.name);
+  if (point.accuracy) out->set_expected_accuracy(*point.accuracy);
+  for (std::size_t s = 0; s < cascade.stages.size(); ++s) {
+    const auto& counts = all.cascade.at(s);
+    auto* stage = out->add_stages();
+    stage->set_model(cascade.stages[s].model->name);
+    stage->set_visits(counts.visits);
+    stage->set_not_finite(counts.not_finite);
+    stage->mutable_exits()->Add(counts.exits.begin(), counts.exits.end());
+    stage->mutable_escalations()->Add(counts.escalations.begin(),
+                                      counts.escalations.begin() + static_cast<std::ptrdiff_t>(cascade.stages.size()));
+    stage->mutable_confidence()->Add(counts.confidence.begin(), counts.confidence.end());
+    stage->set_confidence_sum(counts.confidence_sum);
+    stage->set_pruned_tokens(counts.pruned_tokens);
+    stage->set_shadow_rows(counts.shadow_rows);
+    stage->set_shadow_disagreed(counts.shadow_disagreed);
   }
 }
 
-void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
-  if (model == nullptr || model->flow == nullptr) return;
-  const auto& counts = flow_counts_.at(model->variant);
-  const auto& state = flows_.at(model->variant);
-  const auto& classes = flow_worth_.at(model->variant);
-  const auto fill = [](const FlowWorth& from, const std::string& of, v1::Worth* worth) {
-    worth->set_of(of);
-    worth->set_offered(from.offered);
-    worth->set_earned(from.earned);
-    worth->set_in_time(from.in_time);
-    worth->set_right(from.right);
-    worth->set_late(from.late);
-    worth->set_evicted(from.evicted);
-    worth->set_failed(from.failed);
-    worth->set_busy_s(from.busy_s);
+void FlowBooks::fill_worth(v1::Stats* out, const ModelSpec& of, const Of& all, const FlowState* state) {
+  const auto fill = [](const std::vector<FlowWorth>& from, std::size_t i, const std::string& name, v1::Worth* worth) {
+    const auto one = i < from.size() ? from[i] : FlowWorth{};
+    worth->set_of(name);
+    worth->set_offered(one.offered);
+    worth->set_earned(one.earned);
+    worth->set_in_time(one.in_time);
+    worth->set_right(one.right);
+    worth->set_late(one.late);
+    worth->set_evicted(one.evicted);
+    worth->set_failed(one.failed);
+    worth->set_busy_s(one.busy_s);
   };
-  for (std::size_t c = 0; c < classes.size(); ++c)
-    fill(classes.at(c), c == 0 ? "interactive" : "bulk", out->add_worth());
-  const auto& by_task = task_worth_.at(model->variant);
-  for (std::size_t t = 0; t < model->tasks.size(); ++t) {
-    fill(t < by_task.size() ? by_task[t] : FlowWorth{}, model->tasks[t].name, out->add_by_task());
-  }
-  const auto& tenants = model->flow->tenants;
-  const auto& by_tenant = tenant_worth_.at(model->variant);
+  const std::vector<FlowWorth> classes(all.by_class.begin(), all.by_class.end());
+  fill(classes, 0, "interactive", out->add_worth());
+  fill(classes, 1, "bulk", out->add_worth());
+  for (std::size_t t = 0; t < of.tasks.size(); ++t) fill(all.by_task, t, of.tasks[t].name, out->add_by_task());
+  const auto& tenants = of.flow->tenants;
   for (std::size_t t = 0; t <= tenants.size() && !tenants.empty(); ++t) {
     auto* worth = out->add_by_tenant();
-    fill(t < by_tenant.size() ? by_tenant[t] : FlowWorth{}, t < tenants.size() ? tenants[t].name : "", worth);
+    fill(all.by_tenant, t, t < tenants.size() ? tenants[t].name : "", worth);
     const bool same = state != nullptr && state->model->flow->tenants.size() == tenants.size();
     worth->set_price(same ? state->tenants.price(t) : 1);
   }
-  if (model->flow->audit > 0) shadows_.fill(out->mutable_audit(), *model);
+}
+
+void FlowBooks::fill(v1::Stats* out, const ModelSpec& of, const FlowState* state,
+                     const dispatch::Scheduler& scheduler) const {
+  const auto& all = of_.at(of.variant);
+  if (of.cascade != nullptr) fill_cascade(out, of, all);
+  if (of.flow == nullptr) return;
+  fill_worth(out, of, all, state);
+  const auto& counts = all.pipeline;
   std::int32_t variant = 0;
-  for (std::size_t s = 0; s < model->flow->stages.size(); ++s) {
-    const auto& stage = model->flow->stages[s];
+  for (std::size_t s = 0; s < of.flow->stages.size(); ++s) {
+    const auto& stage = of.flow->stages[s];
     auto* to = out->add_pipeline();
     to->set_stage(stage.name);
     if (s < counts.size()) {
@@ -163,7 +159,7 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
     for (std::size_t v = 0; v < stage.variants.size(); ++v, ++variant) {
       if (state == nullptr || variant >= state->core.tree().variants()) continue;
       const bool late = stage.counts.has_value();
-      to->add_price(late ? scheduler_.price(stage.counts->variants.front()) : state->core.price(variant));
+      to->add_price(late ? scheduler.price(stage.counts->variants.front()) : state->core.price(variant));
     }
   }
 }

@@ -127,7 +127,7 @@ VisitCall::VisitCall(FlowRoot& begun, const FlowSource& from, const flow::pipeli
   router = call.router;
   model = of().model;
   client = call.client;
-  visit = true;
+  kind = Kind::kVisit;
   as_bulk = call.bulk();
   received_ns = now;
   deadline_ns = std::min(step.deadline, call.deadline_ns);

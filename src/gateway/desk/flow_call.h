@@ -76,28 +76,6 @@ struct FlowSource : std::enable_shared_from_this<FlowSource> {
 // Of a row of n tokens, the content of each piece; empty: it goes whole.
 std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces_of(std::size_t tokens, const FlowSpec::Chunks& chunks);
 
-struct FlowVariantCounts {
-  std::uint64_t answered = 0, ended = 0;
-  std::uint64_t shadow_rows = 0, shadow_agreed = 0;
-  std::vector<std::uint64_t> made;  // rows that became of these, by edge of its stage; nothing at exits
-};
-
-// Of the rows of a class, each once (arlo.v1.Worth).
-struct FlowWorth {
-  double offered = 0, earned = 0, right = 0;
-  double busy_s = 0;  // of workers; of tenants alone
-  std::uint64_t in_time = 0, late = 0, evicted = 0, failed = 0;
-};
-
-struct FlowStageCounts {
-  std::uint64_t arrived = 0, visits = 0, answered = 0, ends = 0, rerouted = 0;
-  std::vector<FlowVariantCounts> variants;
-  std::array<std::uint64_t, 13>
-      children{};  // answered rows by how many its edges made: 0, 1, 2, 4, .. 1024 at most, more
-  std::uint64_t children_sum = 0;
-  std::array<std::uint64_t, flow::pipeline::kDropReasons> dropped{};
-};
-
 // A pipeline as it is in force, or was for the roots that are still under way.
 struct FlowState {
   FlowState(std::shared_ptr<const ModelSpec> of, dispatch::Scheduler& scheduler);
@@ -120,7 +98,8 @@ struct FlowRoot {
   Row* row = nullptr;  // null: it has ended without this
   std::shared_ptr<FlowState> state;
   flow::pipeline::RootId id = flow::pipeline::kNone;
-  std::int32_t part = 0;  // of its row
+  std::int32_t part = 0;     // of its row
+  std::uint64_t number = 0;  // of all rows, for guards that go by chance
   std::uint64_t bytes = 0;
   std::vector<std::shared_ptr<const FlowSource>> sources;
   Fault fault;           // of the last visit that failed
@@ -161,7 +140,7 @@ class VisitCall final : public Call {
   }
   [[nodiscard]] const FlowSpec::Variant& of() const { return at().variants[static_cast<std::size_t>(variant)]; }
   // By which its accuracy is known.
-  [[nodiscard]] std::uint32_t kind(const Row& row) const { return at().kind(task, row.length); }
+  [[nodiscard]] std::uint32_t kind_of(const Row& row) const { return at().kind(task, row.length); }
   [[nodiscard]] std::vector<std::pair<std::int32_t, std::int32_t>> way() const;
   [[nodiscard]] std::string route() const;
 
@@ -187,5 +166,10 @@ class VisitCall final : public Call {
   MaybeFault write_text(std::string_view text);
   MaybeFault bind(const std::string& raw);
 };
+
+// The call as one; null: it is another's.
+inline VisitCall* visit_of(Call& call) {
+  return call.kind == Call::Kind::kVisit ? static_cast<VisitCall*>(&call) : nullptr;
+}
 
 }  // namespace arlo::gateway

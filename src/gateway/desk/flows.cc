@@ -116,6 +116,29 @@ MaybeFault pinned(const FlowSpec& flow, std::string_view pin, std::uint64_t* may
   return {};
 }
 
+// What the call wants of the way that its rows take, and whose they are.
+MaybeFault wishes_of(const Call& call, const FlowState& state, pipeline::RootArrival& wished, std::size_t& tenant) {
+  const auto& flow = *state.model->flow;
+  if (call.kind == Call::Kind::kAudit) {
+    tenant = state.tenant_of("");
+    wished.may_take = state.best.may_take;
+    wished.min_accuracy = state.best.accuracy;
+    return {};
+  }
+  const auto& wishes = call.request.flow_wishes();
+  if (auto bad = pinned(flow, wishes.pin, &wished.may_take)) return bad;
+  tenant = state.tenant_of(wishes.tenant);
+  if (tenant > flow.tenants.size()) {
+    std::string names;
+    for (const auto& one : flow.tenants) names += " " + one.name;
+    return Fault{Code::kInvalidArgument,
+                 "parameter 'tenant' names " + quoted(wishes.tenant) + ", which is none of the tenants:" + names};
+  }
+  wished.min_accuracy = wishes.min_accuracy;
+  wished.utility = wishes.utility / state.tenants.price(tenant);  // a price of its own: one counts beside the other
+  return {};
+}
+
 }  // namespace
 
 std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>& model, TimeNs now) {
@@ -123,17 +146,8 @@ std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>&
   if (state == nullptr || state->model->flow->content != model->flow->content) {
     const auto before = state;  // its roots hold it until they have ended
     state = std::make_shared<FlowState>(model, scheduler_);
-    const auto& stages = model->flow->stages;
-    auto& counts = flow_counts_.at(model->variant);
-    if (before != nullptr && before->model->flow->tenants != model->flow->tenants) {
-      tenant_worth_.at(model->variant).clear();
-    }
-    counts.resize(stages.size());
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      counts[s].variants.resize(stages[s].variants.size());
-      for (auto& each : counts[s].variants) each.made.resize(stages[s].edges.size());
-    }
-    for (const auto& stage : stages) {
+    flow_books_.begin(*model, before != nullptr && before->model->flow->tenants != model->flow->tenants);
+    for (const auto& stage : model->flow->stages) {
       for (const auto& variant : stage.variants) {
         const auto id = variant.model->variant;
         if (!stage.counts || stage.counts->variants.front() != id) scheduler_.clear_body(id);
@@ -152,97 +166,79 @@ std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>&
 
 // All rows of the call arrive; the pipeline's steps follow (pump).
 void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
+  const bool own = call.kind == Call::Kind::kAudit;
   if (const auto& now_there = flows_.at(call.model->variant);
-      call.shadow && now_there != nullptr && now_there->model->flow->content != call.model->flow->content) {
+      own && now_there != nullptr && now_there->model->flow->content != call.model->flow->content) {
     fail(call, {Code::kUnavailable, "the pipeline has changed"}, Call::kNoRow, now, effects);
     return;
   }
   const auto state = flow_of(call.model, now);
-  const auto& flow = *call.model->flow;
-  const auto& wishes = call.request.flow_wishes();
-  std::uint64_t may_take = ~std::uint64_t{0};
-  if (auto bad = pinned(flow, wishes.pin, &may_take)) {
+  pipeline::RootArrival wished;
+  std::size_t tenant = 0;
+  if (auto bad = wishes_of(call, *state, wished, tenant)) {
     fail(call, std::move(*bad), Call::kNoRow, now, effects);
     return;
-  }
-  const auto tenant = state->tenant_of(call.shadow ? "" : wishes.tenant);
-  if (tenant > flow.tenants.size()) {
-    std::string names;
-    for (const auto& one : flow.tenants) names += " " + one.name;
-    fail(call,
-         {Code::kInvalidArgument,
-          "parameter 'tenant' names " + quoted(wishes.tenant) + ", which is none of the tenants:" + names},
-         Call::kNoRow, now, effects);
-    return;
-  }
-  double utility = wishes.utility;
-  double min_accuracy = wishes.min_accuracy;
-  if (call.shadow) {  // an audit
-    may_take = state->best.may_take;
-    min_accuracy = state->best.accuracy;
-    utility = 1;
-  } else {
-    utility /= state->tenants.price(tenant);  // a price of its own: what counts is one beside the other
   }
   for (auto& row : call.rows) {  // all are counted, whichever of them is refused
     row.flow = std::make_unique<FlowRow>();
     row.flow->state = state;
     row.flow->tenant = tenant;
-    row.flow->pressed = !call.shadow && state->tenants.price(tenant) > 1;
+    row.flow->pressed = !own && state->tenants.price(tenant) > 1;
   }
   for (auto& row : call.rows) {
-    if (call.fault.code != Code::kOk) return;
-    const auto all = std::make_shared<FlowSource>();  // of all its roots
-    std::uint64_t bytes = 0;
-    if (call.model->of_tensors()) {
-      enter_with(call, row.index, *all, &bytes);
-    } else {
-      auto ids = std::make_shared<std::vector<std::int64_t>>();
-      call.request.ids(row.index, *ids);
-      bytes = ids->size() * sizeof(std::int64_t);
-      all->of_ids(std::move(ids), flow.chunks);
-    }
-    const auto refuse = [&](pipeline::DropReason reason) {
-      FlowRoot none;
-      none.state = state;
-      fail(call, bytes > flow.max_bytes ? too_large(flow) : fault_of(none, *row.flow, reason), row.index, now, effects);
-    };
-    if (all->count > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
-      refuse(pipeline::DropReason::kFanout);
-      return;
-    }
-    // What is behind the entry is never refused for a full queue, so it is counted before.
-    const double to_come = (state->core.roots() + static_cast<double>(all->count)) * (state->best.rows - 1);
-    const auto stages = static_cast<double>(flow.stages.size());
-    if (state->core.roots() > 0 && to_come > config_.dispatch().max_queued() * (stages - 1)) {
-      refuse(pipeline::DropReason::kOverload);
-      return;
-    }
-    row.flow->all = static_cast<std::int32_t>(all->count);
-    if (!call.shadow) flow_counts_.at(call.model->variant).front().arrived += all->count;
-    const auto until = [&](TimeNs limit) {
-      return row.flow->pressed ? state->within_patience(tenant, call.received_ns, limit) : limit;
-    };
-    for (std::size_t part = 0; part < all->count; ++part) {
-      auto* root = new FlowRoot;
-      root->row = &row;
-      root->state = state;
-      root->part = static_cast<std::int32_t>(part);
-      root->bytes = bytes;
-      root->sources.push_back(all);
-      const auto length = call.model->of_tensors() ? row.length : static_cast<std::int32_t>(all->tokens(part));
-      row.flow->roots.push_back(root);
-      root->id = state->core.arrive(
-          {.tag = reinterpret_cast<std::uint64_t>(root),
-           .length = length,
-           .due = until(call.bulk() ? call.waiting_deadline()
-                                    : std::min(call.received_ns + call.model->slo_ns, call.waiting_deadline())),
-           .deadline = until(call.waiting_deadline()),
-           .utility = utility / row.flow->all,
-           .min_accuracy = min_accuracy,
-           .may_take = may_take},
-          now);
-    }
+    if (call.fault.code == Code::kOk) begin_roots(row, wished, now, effects);
+  }
+}
+
+void Desk::begin_roots(Row& row, pipeline::RootArrival wished, TimeNs now, Effects& effects) {
+  Call& call = *row.call;
+  const auto& state = row.flow->state;
+  const auto& flow = *call.model->flow;
+  const auto all = std::make_shared<FlowSource>();  // of all its roots
+  std::uint64_t bytes = 0;
+  if (call.model->of_tensors()) {
+    enter_with(call, row.index, *all, &bytes);
+  } else {
+    auto ids = std::make_shared<std::vector<std::int64_t>>();
+    call.request.ids(row.index, *ids);
+    bytes = ids->size() * sizeof(std::int64_t);
+    all->of_ids(std::move(ids), flow.chunks);
+  }
+  const auto refuse = [&](pipeline::DropReason reason) {
+    FlowRoot none;
+    none.state = state;
+    fail(call, bytes > flow.max_bytes ? too_large(flow) : fault_of(none, *row.flow, reason), row.index, now, effects);
+  };
+  if (all->count > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
+    return refuse(pipeline::DropReason::kFanout);
+  }
+  // What is behind the entry is never refused for a full queue, so it is counted before.
+  const double to_come = (state->core.roots() + static_cast<double>(all->count)) * (state->best.rows - 1);
+  const auto stages = static_cast<double>(flow.stages.size());
+  if (state->core.roots() > 0 && to_come > config_.dispatch().max_queued() * (stages - 1)) {
+    return refuse(pipeline::DropReason::kOverload);
+  }
+  row.flow->all = static_cast<std::int32_t>(all->count);
+  if (call.kind != Call::Kind::kAudit) flow_books_.stages(*call.model).front().arrived += all->count;
+  const auto until = [&](TimeNs limit) {
+    return row.flow->pressed ? state->within_patience(row.flow->tenant, call.received_ns, limit) : limit;
+  };
+  const TimeNs deadline = call.waiting_deadline();
+  wished.due = until(call.bulk() ? deadline : std::min(call.received_ns + call.model->slo_ns, deadline));
+  wished.deadline = until(deadline);
+  wished.utility /= row.flow->all;
+  for (std::size_t part = 0; part < all->count; ++part) {
+    auto* root = new FlowRoot;
+    root->row = &row;
+    root->state = state;
+    root->part = static_cast<std::int32_t>(part);
+    root->number = journeys_++;
+    root->bytes = bytes;
+    root->sources.push_back(all);
+    row.flow->roots.push_back(root);
+    wished.tag = reinterpret_cast<std::uint64_t>(root);
+    wished.length = call.model->of_tensors() ? row.length : static_cast<std::int32_t>(all->tokens(part));
+    root->id = state->core.arrive(wished, now);
   }
 }
 
@@ -270,7 +266,7 @@ void Desk::pump(TimeNs now, Effects& effects) {
 
 void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effects& effects) {
   auto& root = *reinterpret_cast<FlowRoot*>(step.tag);
-  auto& counts = flow_counts_.at(state.model->variant);
+  auto& counts = flow_books_.stages(*state.model);
   switch (step.kind) {
     case pipeline::Step::Kind::kEnter: {
       auto& count = counts.at(static_cast<std::size_t>(step.stage));
@@ -296,7 +292,7 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
       ++counts.at(static_cast<std::size_t>(step.stage)).dropped.at(static_cast<std::size_t>(step.reason));
       if (root.row == nullptr) return;
       if (step.reason != pipeline::DropReason::kFanout && step.reason != pipeline::DropReason::kFailed &&
-          !root.row->call->shadow) {
+          root.row->call->kind != Call::Kind::kAudit) {
         state.tenants.given_up(root.row->flow->tenant);
       }
       ++root.row->flow->dropped;
@@ -333,7 +329,7 @@ void Desk::join_rows(FlowRoot& root, const pipeline::Step& step, TimeNs now) {
   source->way.assign(way.begin(), way.begin() + state.core.tree().stage(edge.join).rows);
   source->route = route_of(parts);
   for (const auto* part : parts) source->executed_ns = std::max(source->executed_ns, part->executed_ns);
-  auto& counts = flow_counts_.at(state.model->variant);
+  auto& counts = flow_books_.stages(*state.model);
   ++counts.at(static_cast<std::size_t>(step.stage)).arrived;
   const auto tail = static_cast<std::size_t>(edge.from);
   const auto& edges = flow.stages[tail].edges;
@@ -373,32 +369,129 @@ void Desk::enter_stage(FlowRoot& root, const pipeline::Step& step, TimeNs now, E
   }
 }
 
+namespace {
+
+// What becomes of a row that a visit has answered.
+struct Judged {
+  Said said;
+  std::vector<std::int32_t> edges;           // that it takes; none: it ends there
+  std::vector<double> together;              // the probabilities of its way so far, where they are mixed
+  std::shared_ptr<const FlowAnswer> answer;  // where it may be the client's
+};
+
+// The answer goes with that of the edge's head, or counts where none comes.
+bool goes_beside(const FlowState& state, const FlowSpec::Edge& edge) {
+  return state.core.spec().edges[static_cast<std::size_t>(edge.core)].falls_back;
+}
+
+Judged judge(const VisitCall& visit) {
+  const FlowState& state = *visit.root->state;
+  const auto& spec = visit.at();
+  const Row& row = visit.rows.front();
+  Judged judged;
+  if (spec.judged) judged.said = said_of(visit.of(), row.parsed, row.length);
+  judged.edges = edges_of(spec, static_cast<std::size_t>(visit.variant), judged.said,
+                          {.row = visit.root->number, .length = row.length}, state.core, visit.id);
+  const auto& from = *visit.source;
+  if (!from.weights.empty()) judged.together = mixed(from.weights, from.said, judged.said.q);
+  const bool beside = std::any_of(judged.edges.begin(), judged.edges.end(), [&](std::int32_t e) {
+    return goes_beside(state, spec.edges[static_cast<std::size_t>(e)]);
+  });
+  if (!judged.edges.empty() && !spec.told && !beside) return judged;
+  auto answer = std::make_shared<FlowAnswer>(FlowAnswer{.stage = visit.stage,
+                                                        .variant = visit.variant,
+                                                        .tokens = visit.tokens,
+                                                        .way = visit.way(),
+                                                        .route = visit.route(),
+                                                        .body = row.response,
+                                                        .parsed = row.parsed,
+                                                        .made = nullptr,
+                                                        .last = judged.edges.empty()});
+  if (!judged.together.empty()) set_probabilities(*answer, visit.of().logits, judged.together);
+  judged.answer = std::move(answer);
+  return judged;
+}
+
+// What its edges make of it, which the root keeps.
+MaybeFault make_children(const VisitCall& visit, const Judged& judged, std::vector<FlowStageCounts>& counts,
+                         std::vector<pipeline::Children>& children) {
+  FlowRoot& root = *visit.root;
+  const FlowState& state = *root.state;
+  const auto& flow = *state.model->flow;
+  const Row& row = visit.rows.front();
+  const auto variant = static_cast<std::size_t>(visit.variant);
+  auto& made = counts.at(static_cast<std::size_t>(visit.stage)).variants.at(variant).made;
+  for (const std::int32_t e : judged.edges) {
+    const auto& edge = visit.at().edges[static_cast<std::size_t>(e)];
+    const auto source = std::make_shared<FlowSource>();
+    root.bytes += sizeof(FlowSource);
+    if (auto bad = expand(edge, visit.of(), variant, *visit.source, static_cast<std::size_t>(visit.index), row, *source,
+                          &root.bytes)) {
+      return bad;
+    }
+    if (source->count == 0) continue;
+    const auto to = static_cast<std::size_t>(state.core.spec().edges[static_cast<std::size_t>(edge.core)].to);
+    root.sources.push_back(source);
+    source->way = visit.way();
+    source->route = visit.route();
+    source->executed_ns = visit.source->executed_ns + row.executed_ns();
+    if (goes_beside(state, edge)) {
+      source->before = judged.answer;
+      root.bytes += row.response->size() / static_cast<std::size_t>(std::max(row.batch_rows, 1));
+    }
+    if (!edge.weights.empty()) {
+      source->weights = edge.weights;
+      source->said = judged.together.empty() ? judged.said.q : judged.together;
+    }
+    if (!edge.expand.join) {
+      made.at(static_cast<std::size_t>(e)) += source->count;
+      counts.at(to).arrived += source->count;
+    }
+    children.push_back({.edge = edge.core,
+                        .length = source->length(*flow.stages[to].variants.front().model),
+                        .count = static_cast<std::int32_t>(source->count),
+                        .tag = reinterpret_cast<std::uint64_t>(source.get())});
+  }
+  if (root.bytes > flow.max_bytes) return too_large(flow);
+  return {};
+}
+
+// The pipeline has not heard of it yet, and it is no more.
+void tell_failed(FlowState& state, pipeline::VisitId id, const VisitCall& visit, bool again, TimeNs now) {
+  if (again) {
+    state.core.again(id, now);
+  } else if (visit.evicted) {
+    state.core.refused(id, pipeline::DropReason::kEvicted, now);
+  } else if (visit.full) {
+    state.core.refused(id, pipeline::DropReason::kOverload, now);
+  } else if (visit.fault.code == Code::kDeadlineExceeded || visit.fault.overload) {
+    state.core.refused(id, pipeline::DropReason::kDeadline, now);
+  } else {
+    state.core.failed(id, now);
+  }
+}
+
+}  // namespace
+
 void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   if (visit.id == pipeline::kNone) return;
   FlowRoot& root = *visit.root;
   FlowState& state = *root.state;
   const auto id = visit.id;
-  Row& row = visit.rows.front();
-  if (visit.fault.code != Code::kOk) {
+  const auto leave = [&] {
     visit.id = pipeline::kNone;
     state.visits.at(id) = nullptr;
+  };
+  if (visit.fault.code != Code::kOk) {
+    leave();
     root.fault = visit.fault;
-    if (visit.no_instance && others_fit(visit)) {
-      state.core.again(id, now);
-    } else if (visit.evicted) {
-      state.core.refused(id, pipeline::DropReason::kEvicted, now);
-    } else if (visit.full) {
-      state.core.refused(id, pipeline::DropReason::kOverload, now);
-    } else if (visit.fault.code == Code::kDeadlineExceeded || visit.fault.overload) {
-      state.core.refused(id, pipeline::DropReason::kDeadline, now);
-    } else {
-      state.core.failed(id, now);
-    }
+    tell_failed(state, id, visit, visit.no_instance && others_fit(visit), now);
     return;
   }
+  const Row& row = visit.rows.front();
   const auto stage = static_cast<std::size_t>(visit.stage);
-  const auto& spec = state.model->flow->stages[stage];
-  auto& counts = flow_counts_.at(state.model->variant);
+  const auto& spec = visit.at();
+  auto& counts = flow_books_.stages(*state.model);
   auto& count = counts.at(stage);
   auto& by_variant = count.variants.at(static_cast<std::size_t>(visit.variant));
   ++count.answered;
@@ -406,75 +499,16 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   root.row->padded += row.padded;
   root.row->demoted = root.row->demoted || row.demoted;
   root.row->batch_rows = std::max(root.row->batch_rows, row.batch_rows);
-  const TimeNs executed = visit.source->executed_ns + row.executed_ns();
   took_worker(visit, row);
+  const Judged judged = judge(visit);
+  const bool could_go_on =
+      std::any_of(spec.guards.begin(), spec.guards.end(), [](const auto& guard) { return guard.follows_load(); });
   if (!spec.counts && visit.variant != state.best.variants[stage]) root.best = false;
-  const Said said = spec.judged ? said_of(visit.of(), row.parsed, row.length) : Said{};
-  const auto edges = edges_of(spec, static_cast<std::size_t>(visit.variant), said, state.core, id);
-  const auto goes_beside = [&](std::int32_t e) {  // this answer
-    return state.core.spec().edges[static_cast<std::size_t>(spec.edges[static_cast<std::size_t>(e)].core)].falls_back;
-  };
-  if (edges.empty() &&
-      std::any_of(spec.guards.begin(), spec.guards.end(), [](const auto& guard) { return guard.follows_load(); })) {
-    root.best = false;
-  }
-  std::vector<double> together;  // the probabilities of its way so far
-  if (!visit.source->weights.empty()) together = mixed(visit.source->weights, visit.source->said, said.q);
-  std::shared_ptr<FlowAnswer> answer;
-  if (edges.empty() || spec.told || std::any_of(edges.begin(), edges.end(), goes_beside)) {
-    answer = std::make_shared<FlowAnswer>(FlowAnswer{.stage = visit.stage,
-                                                     .variant = visit.variant,
-                                                     .tokens = visit.tokens,
-                                                     .way = visit.way(),
-                                                     .route = visit.route(),
-                                                     .body = row.response,
-                                                     .parsed = row.parsed,
-                                                     .made = nullptr,
-                                                     .last = edges.empty()});
-    if (!together.empty()) set_probabilities(*answer, visit.of().logits, together);
-  }
+  if (judged.edges.empty() && could_go_on) root.best = false;
   std::vector<pipeline::Children> children;
-  bool fails = false;
-  for (const std::int32_t e : edges) {
-    const auto& edge = spec.edges[static_cast<std::size_t>(e)];
-    const auto source = std::make_shared<FlowSource>();
-    root.bytes += sizeof(FlowSource);
-    if (auto bad = expand(edge, visit.of(), static_cast<std::size_t>(visit.variant), *visit.source,
-                          static_cast<std::size_t>(visit.index), row, *source, &root.bytes)) {
-      root.fault = std::move(*bad);
-      fails = true;
-      break;
-    }
-    if (source->count == 0) continue;
-    const auto to = static_cast<std::size_t>(state.core.spec().edges[static_cast<std::size_t>(edge.core)].to);
-    root.sources.push_back(source);
-    source->way = visit.way();
-    source->route = visit.route();
-    source->executed_ns = executed;
-    if (goes_beside(e)) {
-      source->before = answer;
-      root.bytes += row.response->size() / static_cast<std::size_t>(std::max(row.batch_rows, 1));
-    }
-    if (!edge.weights.empty()) {
-      source->weights = edge.weights;
-      source->said = together.empty() ? said.q : together;
-    }
-    if (!edge.expand.join) {
-      by_variant.made.at(static_cast<std::size_t>(e)) += source->count;
-      counts.at(to).arrived += source->count;
-    }
-    children.push_back({.edge = edge.core,
-                        .length = source->length(*state.model->flow->stages[to].variants.front().model),
-                        .count = static_cast<std::int32_t>(source->count),
-                        .tag = reinterpret_cast<std::uint64_t>(source.get())});
-  }
-  if (!fails && root.bytes > state.model->flow->max_bytes) {
-    root.fault = too_large(*state.model->flow);
-    fails = true;
-  }
-  if (fails) {
-    visit.id = pipeline::kNone;
-    state.visits.at(id) = nullptr;
+  if (auto bad = make_children(visit, judged, counts, children)) {
+    root.fault = std::move(*bad);
+    leave();
     state.core.failed(id, now);
     return;
   }
@@ -486,19 +520,18 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   auto& to = *root.row->flow;
   if (children.empty()) {
     const auto& by_kind = visit.of().by_kind;
-    const auto kind = visit.kind(visit.rows.front());
+    const auto kind = visit.kind_of(row);
     if (kind < by_kind.size() && state.core.tree().variants() == std::ssize(spec.variants)) {
       root.accuracy = by_kind[kind];
     }
-    shadow(visit, effects);
+    audits_.hear(visit, effects);
     ++count.ends;
     ++by_variant.ended;
-    to.executed_ns = std::max(to.executed_ns, executed);
+    to.executed_ns = std::max(to.executed_ns, visit.source->executed_ns + row.executed_ns());
   }
   // A row that an edge took, and made nothing of, has no answer.
-  if (edges.empty() || spec.told) to.answers.push_back(*answer);
-  visit.id = pipeline::kNone;
-  state.visits.at(id) = nullptr;
+  if (judged.edges.empty() || spec.told) to.answers.push_back(*judged.answer);
+  leave();
   state.core.finish(id, children, now);
 }
 
@@ -538,8 +571,27 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
          effects);
     if (row->state != Row::State::kEnded) end(*row, now, effects);
   } else if (flow.roots.empty()) {
-    audit(*row, effects);
+    audits_.hear(std::as_const(*row), effects);
     end(*row, now, effects);
+  }
+}
+
+// What a visit's row took of a worker is its tenant's.
+void Desk::took_worker(const VisitCall& visit, const Row& row) {
+  FlowState& state = *visit.root->state;
+  if (state.model->flow->tenants.empty() || visit.root->row->call->kind == Call::Kind::kAudit) return;
+  const auto tenant = visit.root->row->flow->tenant;
+  const double seconds = static_cast<double>(row.executed_ns()) / 1e9 / std::max(row.batch_rows, 1);
+  state.tenants.took(tenant, seconds, row.queued_ns(), state.model->slo_ns - state.least());
+  flow_books_.took(*state.model, tenant, seconds);
+}
+
+// The row ends without what is still under way of it.
+void Desk::leave_flow(Row& row, TimeNs now) {
+  if (row.call->kind != Call::Kind::kAudit) flow_books_.ended(row, now);
+  for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
+    root->row = nullptr;
+    root->state->core.cancel(root->id, now);
   }
 }
 

@@ -5,18 +5,13 @@
 #include <cstring>
 #include <utility>
 
-#include "flow/cascade/prune.h"
+#include "flow/rules/prune.h"
+#include "gateway/desk/audit.h"
 #include "gateway/desk/flow_call.h"
-#include "gateway/desk/shadow.h"
+#include "gateway/desk/judge.h"
 
 namespace arlo::gateway {
 namespace {
-
-// Tensors lie wherever the message has them: not always where a float may stand.
-void copy(std::string_view raw, std::vector<float>& out) {
-  out.resize(raw.size() / sizeof(float));
-  if (!out.empty()) std::memcpy(out.data(), raw.data(), out.size() * sizeof(float));
-}
 
 // Ids of the tokens that the row was last sent with.
 void tokens_of(const Row& row, Scratch& scratch) {
@@ -132,7 +127,7 @@ void begin_journey(Row& row, std::uint64_t number) {
   journey.point = &cascade.points[named < 0 ? cascade.point : static_cast<std::size_t>(named)];
   journey.entered_ns = row.call->received_ns;
   // Rows of clients with wishes of their own are not what the cascade was searched on.
-  journey.drawn = !row.call->shadow && wishes.usual() && Shadows::drawn(cascade, facts);
+  journey.drawn = row.call->kind != Call::Kind::kAudit && wishes.usual() && Audits::drawn(cascade, facts);
   if (!journey.drawn) return;
   journey.sample = std::make_shared<SampledRow>();
   journey.sample->length = row.length;
@@ -144,10 +139,10 @@ flow::Signals signals_of(const Row& row, Scratch& scratch) {
   const auto& outputs = cascade.outputs;
   const auto length = static_cast<std::size_t>(row.length);
   flow::Signals signals;
-  copy(row.parsed.raw(outputs.logits), scratch.logits);
+  floats(row.parsed.raw(outputs.logits), scratch.logits);
   signals.labels = row.parsed.elements(outputs.logits);
   if (outputs.end_logits >= 0) {
-    copy(row.parsed.raw(outputs.end_logits), scratch.end_logits);
+    floats(row.parsed.raw(outputs.end_logits), scratch.end_logits);
     tokens_of(row, scratch);
     const auto& vocabulary = cascade.spec.words_of(static_cast<std::size_t>(row.journey->stage));
     only_words(vocabulary, scratch.ids, scratch.logits);
@@ -176,8 +171,8 @@ void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scra
   const auto& stage = row.cascade().spec.stages[static_cast<std::size_t>(journey.stage)];
   scratch.q.resize(signals.labels);
   const bool finite = ensemble == flow::Ensemble::kRaw
-                          ? flow::raw_probabilities(stage, signals.logits, scratch.q)
-                          : flow::calibrate(stage, signals.logits, journey.facts.length, scratch.q);
+                          ? flow::raw_probabilities(stage.judge, signals.logits, scratch.q)
+                          : flow::calibrate(stage.judge, signals.logits, journey.facts.length, scratch.q);
   if (finite) journey.mix.add(stage.weight, scratch.q);
 }
 
@@ -211,7 +206,7 @@ std::int32_t shorten(Row& row, std::int32_t to, Scratch& scratch, std::int32_t u
   const auto& next = cascade.stages[static_cast<std::size_t>(to)];
   const auto& spec = journey.point->rules.prune;
   if (!journey.point->prunes || (under > 0 && spec.alpha_max < spec.alpha)) return 0;
-  copy(journey.parsed.raw(cascade.outputs.importance), scratch.importance);
+  floats(journey.parsed.raw(cascade.outputs.importance), scratch.importance);
   if (scratch.importance.size() < static_cast<std::size_t>(row.length)) return 0;
   scratch.importance.resize(static_cast<std::size_t>(row.length));
   tokens_of(row, scratch);
@@ -240,10 +235,10 @@ RowResponse answer_of(const Call& call, Journey& journey, bool final) {
   const auto asked = [&](int output) { return output >= 0 && (wanted >> output & 1) != 0; };
   std::vector<double> q;
   std::vector<float> logits;
-  const auto& stage = cascade.spec.stages[static_cast<std::size_t>(journey.answered_by)];
+  const auto& stage = cascade.spec.stages[static_cast<std::size_t>(journey.answered_by)].judge;
   const bool mixed = journey.mix.several();
   const bool ordered = !mixed && !stage.label_order.empty() && asked(outputs.logits);
-  if (!mixed && (ordered || asked(outputs.probabilities))) copy(journey.parsed.raw(outputs.logits), logits);
+  if (!mixed && (ordered || asked(outputs.probabilities))) floats(journey.parsed.raw(outputs.logits), logits);
   if (mixed) {
     journey.mix.probabilities(q);
   } else if (asked(outputs.probabilities)) {

@@ -38,7 +38,7 @@ struct Journey {
   TimeNs entered_ns = 0;                                     // the line of its stage
   std::array<Visit, flow::kMaxStages> visits;
   std::string made;                    // bytes of the outputs that are made here
-  bool drawn = false;                  // by chance: the last stage shall be heard in any case (shadow.h)
+  bool drawn = false;                  // by chance: the last stage shall be heard in any case (audit.h)
   std::shared_ptr<SampledRow> sample;  // of such a row, as long as it may come into the sample
 
   [[nodiscard]] bool answered() const { return answered_by != kNoStage; }

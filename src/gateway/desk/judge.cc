@@ -5,17 +5,56 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 
-#include "flow/cascade/cascade.h"
-#include "flow/cascade/confidence.h"
+#include "flow/pipeline/edges.h"
+#include "flow/rules/answer.h"
 
 namespace arlo::gateway {
 
+void floats(std::string_view raw, std::vector<float>& out) {
+  out.resize(raw.size() / sizeof(float));
+  if (!out.empty()) std::memcpy(out.data(), raw.data(), out.size() * sizeof(float));
+}
+
+std::vector<float> floats(std::string_view raw) {
+  std::vector<float> values;
+  floats(raw, values);
+  return values;
+}
+
+std::int32_t label_of(std::string_view logits, std::int32_t labels, std::span<const std::uint32_t> order) {
+  auto values = floats(logits);
+  if (values.empty() || (labels > 0 && values.size() != static_cast<std::size_t>(labels))) return -1;
+  if (!flow::finite({.logits = values})) return -1;
+  if (!order.empty()) {
+    auto ordered = values;
+    for (std::size_t i = 0; i < values.size(); ++i) ordered[order[i]] = values[i];
+    values = std::move(ordered);
+  }
+  return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+std::vector<std::int32_t> labels_of(const FlowRow& row) {
+  std::vector<const FlowAnswer*> answers;
+  for (const auto& answer : row.answers) {
+    if (answer.last) answers.push_back(&answer);
+  }
+  std::sort(answers.begin(), answers.end(), [](const auto* a, const auto* b) { return a->way < b->way; });
+  std::vector<std::int32_t> labels;
+  for (const auto* answer : answers) {
+    const auto& stage = row.state->model->flow->stages[static_cast<std::size_t>(answer->stage)];
+    const int logits = stage.variants[static_cast<std::size_t>(answer->variant)].logits;
+    const auto label = logits < 0 ? -1 : label_of(answer->parsed.raw(logits));
+    if (label < 0) return {};
+    labels.push_back(label);
+  }
+  return labels;
+}
+
 Said said_of(const FlowSpec::Variant& variant, const RowResponse& answer, std::int32_t length) {
-  const auto raw = answer.raw(variant.logits);
-  std::vector<float> logits(raw.size() / sizeof(float));
+  const auto logits = floats(answer.raw(variant.logits));
   if (logits.empty()) return {};
-  std::memcpy(logits.data(), raw.data(), logits.size() * sizeof(float));
   Said said;
   said.q.resize(logits.size());
   if (!flow::calibrate(variant.judge, logits, length, said.q)) return {};
@@ -24,12 +63,13 @@ Said said_of(const FlowSpec::Variant& variant, const RowResponse& answer, std::i
 }
 
 std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, std::size_t variant, const Said& said,
-                                   const flow::pipeline::Pipeline& core, flow::pipeline::VisitId visit) {
+                                   const flow::RowFacts& row, const flow::pipeline::Pipeline& core,
+                                   flow::pipeline::VisitId visit) {
   std::vector<double> scores;
   scores.reserve(stage.edges.size());
   for (const auto& edge : stage.edges) scores.push_back(said.q.empty() ? 0 : flow::score_of(edge.score, said.q));
   std::vector<std::int32_t> taken;
-  flow::pipeline::take_edges(stage.guards, stage.first, variant, said.label, scores, core, visit, taken);
+  flow::pipeline::take_edges(stage.guards, stage.first, variant, said.label, scores, row, core, visit, taken);
   return taken;
 }
 

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "flow/cascade/cascade.h"
 #include "flow/pipeline/pipeline.h"
+#include "flow/rules/answer.h"
 
 namespace arlo::gateway {
 namespace {
@@ -310,12 +310,12 @@ constexpr Metric kMetrics[] = {
     {"arlo_cascade_shadow_disagreed_total", "Of these, rows that the last stage answers otherwise.",
      each<kStages, &v1::StageStats::shadow_disagreed>},
     {"arlo_cascade_shadow_skipped_total", "Shadow rows left out while the last stage was busy.",
-     each<kShadows, &v1::Shadows::skipped>},
+     each<kShadows, &v1::Audit::skipped>},
     {"arlo_cascade_shadow_failed_total", "Shadow rows that the last stage did not answer.",
-     each<kShadows, &v1::Shadows::failed>},
+     each<kShadows, &v1::Audit::failed>},
     {"arlo_cascade_drift_alarm",
      "1: early answers differ from the last stage's more often than when the cascade was searched.",
-     each<kShadows, &v1::Shadows::alarm>},
+     each<kShadows, &v1::Audit::alarm>},
     {"arlo_cascade_price", "How far the rules of a cascade have given way to the load; 0: as they were searched.",
      each<kCascade, &v1::Stats::price>},
     {"arlo_pipeline_arrived_total", "Rows that came to a stage of a pipeline: clients', and those that an edge made.",
@@ -351,16 +351,16 @@ constexpr Metric kMetrics[] = {
     {"arlo_tenant_price", "Multiple of the price that a pipeline's tenant pays: 1 within its share.",
      each<kTenants, &v1::Worth::price>},
     {"arlo_pipeline_audit_rows_total", "Rows that a pipeline's most accurate variants answered, too.",
-     each<kAudit, &v1::PipelineAudit::rows>},
+     each<kAudit, &v1::Audit::rows>},
     {"arlo_pipeline_audit_agreed_total", "Of these, rows that got the same label.",
-     each<kAudit, &v1::PipelineAudit::agreed>},
+     each<kAudit, [](const v1::Audit& audit) { return audit.rows() - audit.disagreed(); }>},
     {"arlo_pipeline_audit_may_differ_total",
      "Of these, rows that may have got another label, by the accuracies expected of both answers.",
-     each<kAudit, &v1::PipelineAudit::may_differ>},
+     each<kAudit, &v1::Audit::may_differ>},
     {"arlo_pipeline_audit_skipped_total", "Rows left out of the audit while there was no time for them.",
-     each<kAudit, &v1::PipelineAudit::skipped>},
+     each<kAudit, &v1::Audit::skipped>},
     {"arlo_pipeline_audit_alarm", "1: a pipeline's answers differ more often than their accuracies allow.",
-     each<kAudit, &v1::PipelineAudit::alarm>},
+     each<kAudit, &v1::Audit::alarm>},
     {"arlo_pipeline_shadow_rows_total", "Rows answered with fewer tokens that were asked for with all of them, too.",
      each<kPipeline, kSum<&v1::PipelineVariantStats::shadow_rows>>},
     {"arlo_pipeline_shadow_agreed_total", "Of these, rows that got the same label.",

@@ -107,8 +107,7 @@ bool Models::ready() const {
 MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply) {
   const auto& deployment = request.deployment();
   if (auto fault = check_deployment(deployment)) return fault;
-  if (auto fault = check_cascades(deployment)) return fault;
-  if (auto fault = check_pipelines(deployment)) return fault;
+  if (auto fault = check_flows(deployment)) return fault;
   const std::lock_guard applying(applying_);
   if (stopped_) return Fault{Code::kUnavailable, "the gateway is stopping"};
   const std::size_t others = deployments();

@@ -61,7 +61,7 @@ void Router::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    desk_.stop_shadows(now_ns(), effects);
+    desk_.stop_audits(now_ns(), effects);
   }
   run(effects);
   {
@@ -144,38 +144,35 @@ void Router::run(Effects& effects) {
     }
   }
   for (auto& [call, answer] : effects.partials) call->partial(std::move(answer));
-  for (const auto& [shadow, row] : effects.shadows) {
-    if (auto fault = shadow->write(row)) {
-      shadow->fault = std::move(*fault);
+  for (const auto& [audit, row] : effects.audits) {
+    if (auto fault = audit->write(row)) {
+      audit->fault = std::move(*fault);
     } else {
-      shadow->received_ns = now_ns();
-      shadow->deadline_ns = shadow->received_ns + shadow->of().default_timeout_ns;
+      audit->received_ns = now_ns();
+      audit->deadline_ns = audit->received_ns + audit->about().of->default_timeout_ns;
     }
   }
   for (auto* call : effects.releases) call->let_go();
-  for (const auto& [shadow, row] : effects.shadows) {
-    if (shadow->fault.code == Code::kOk) {
-      submit(*shadow);
+  for (const auto& [audit, row] : effects.audits) {
+    if (audit->fault.code == Code::kOk) {
+      submit(*audit);
     } else {
-      shadow->complete();
+      audit->complete();
     }
   }
   for (const auto& call : effects.calls) call();
 }
 
-void Router::shadow_done(Shadow& shadow) {
+void Router::audit_done(Audit& audit) {
   const std::lock_guard lock(mutex_);
-  desk_.shadow_ended(shadow);
-  delete &shadow;
+  desk_.audit_ended(audit);
+  delete &audit;
   if (stopping_ && idle()) idle_.notify_all();
 }
 
 // ---- control ----
 
 MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply) {
-  if (auto fault = check_deployment(deployment)) return fault;
-  if (auto fault = check_cascades(deployment)) return fault;
-  if (auto fault = check_pipelines(deployment)) return fault;
   for (const auto& pipeline : deployment.pipelines()) {
     for (const auto& stage : pipeline.stages()) {
       if (!stage.has_tokens() || (config_.dispatch().policy() == "late" && config_.dispatch().batching() != "one"))
@@ -249,9 +246,8 @@ void Router::stats(std::string_view model, v1::Stats* out) const {
   out->set_queued(static_cast<std::uint32_t>(scheduler_.queued_of(variant)));
   out->set_parked(static_cast<std::uint32_t>(scheduler_.parked_of(variant)));
   out->set_in_flight(static_cast<std::uint32_t>(scheduler_.in_flight_of(variant)));
-  books_[variant]->fill(out, spec.get(), now);
+  books_[variant]->fill(out, now);
   out->set_price(static_cast<std::uint32_t>(desk_.price(variant)));
-  desk_.fill_shadows(out, spec.get());
   desk_.fill_flow(out, spec.get());
   fleet_.fill(out, variant, now);  // after the books, whose levels it completes
 }
@@ -260,7 +256,7 @@ void Router::sample(std::string_view model, v1::GetSampleReply* out) const {
   Sample::Rows rows;  // written outside the lock: there may be many
   {
     const std::lock_guard lock(mutex_);
-    rows = desk_.sample(variant_of(model));
+    rows = desk_.audits().sample(variant_of(model));
   }
   fill_sample(rows, out);
 }

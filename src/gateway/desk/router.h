@@ -28,7 +28,7 @@ namespace arlo::gateway {
 
 class Router final : private UpstreamListener,
                      private HealthListener,
-                     private ShadowListener,
+                     private AuditListener,
                      private transport::Loop::Timer {
  public:
   explicit Router(const v1::GatewayConfig& config);
@@ -71,7 +71,7 @@ class Router final : private UpstreamListener,
  private:
   void upstream_done(UpstreamCall& upstream, transport::Answer answer) override;
   void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) override;
-  void shadow_done(Shadow& shadow) override;
+  void audit_done(Audit& audit) override;
   [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
   void due() override;         // on the lane's thread
   void run(Effects& effects);  // outside the lock

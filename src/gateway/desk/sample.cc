@@ -1,6 +1,6 @@
 #include "gateway/desk/sample.h"
 
-#include <cstring>
+#include "gateway/desk/judge.h"
 
 namespace arlo::gateway {
 namespace {
@@ -32,8 +32,7 @@ void Sample::add(const Cascade& cascade, std::shared_ptr<const SampledRow> row) 
 }
 
 void last_said(SampledRow& row, std::int32_t stage, std::string_view logits) {
-  auto& said = row.said.emplace_back(stage, std::vector<float>(logits.size() / sizeof(float))).second;
-  if (!said.empty()) std::memcpy(said.data(), logits.data(), said.size() * sizeof(float));
+  row.said.emplace_back(stage, floats(logits));
   row.pruned = 0;
 }
 

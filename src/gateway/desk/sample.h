@@ -1,5 +1,5 @@
 // A sample of a cascade's traffic: what its stages said of rows of which the last stage's answer is known, too, for
-// `arlo cascade refresh`. Rows that end early are in it when they are shadow rows (shadow.h), those that go on to the
+// `arlo fit --from`. Rows that end early are in it when they are audited (audit.h), those that go on to the
 // last stage are drawn by the same chance, at the same moments. So it is a fair one of all rows that came while the
 // last stage had room.
 #pragma once

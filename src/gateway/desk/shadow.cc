@@ -126,7 +126,7 @@ std::int32_t label_of(const Cascade& cascade, std::size_t stage, std::string_vie
   if (values.empty() || values.size() != static_cast<std::size_t>(cascade.spec.labels)) return -1;
   std::memcpy(values.data(), logits.data(), values.size() * sizeof(float));
   if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return -1;
-  const auto& order = cascade.spec.stages[stage].label_order;
+  const auto& order = cascade.spec.stages[stage].judge.label_order;
   if (!order.empty()) {  // equal ones: the first in the cascade's order
     std::vector<float> ordered(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) ordered[order[i]] = values[i];

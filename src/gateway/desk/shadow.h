@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "dispatch/scheduler.h"
-#include "flow/cascade/drift.h"
+#include "flow/rules/audit.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/sample.h"
 #include "gateway/fleet/cascade.h"

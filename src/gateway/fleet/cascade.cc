@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/utf8.h"
-#include "gateway/fleet/named.h"
+#include "gateway/fleet/rules.h"
 
 namespace arlo::gateway {
 namespace {
@@ -17,75 +17,28 @@ namespace {
 constexpr const char* kImportance = "importance";
 constexpr const char* kConfidence = "confidence";
 
-std::vector<std::pair<std::int32_t, double>> by_length(const google::protobuf::RepeatedPtrField<v1::AtLength>& from) {
-  std::vector<std::pair<std::int32_t, double>> pairs;
-  for (const auto& at : from) pairs.emplace_back(static_cast<std::int32_t>(at.length()), at.value());
-  return pairs;
-}
-
-flow::Calibrator calibrator_of(const v1::Calibrator& from) {
-  using Kind = flow::Calibrator::Kind;
-  flow::Calibrator to;
-  to.kind = named<Kind>(from.kind(),
-                        {{"temperature", Kind::kTemperature},
-                         {"vector", Kind::kVector},
-                         {"dirichlet", Kind::kDirichlet},
-                         {"isotonic", Kind::kIsotonic}},
-                        "calibrator.kind");
-  to.t = from.t();
-  to.by_length = by_length(from.by_length());
-  to.scale.assign(from.scale().begin(), from.scale().end());
-  to.bias.assign(from.bias().begin(), from.bias().end());
-  if (from.curve_from_size() != from.curve_to_size()) {
-    throw std::invalid_argument("calibrator.curve_from and curve_to must have as many numbers");
-  }
-  for (int i = 0; i < from.curve_from_size(); ++i) to.curve.emplace_back(from.curve_from(i), from.curve_to(i));
-  return to;
-}
-
 flow::StageSpec stage_of(const v1::CascadeStage& from) {
   flow::StageSpec to;
-  to.label_order.assign(from.label_order().begin(), from.label_order().end());
-  to.calibrator = calibrator_of(from.calibrator());
-  to.score = named<flow::Score>(from.score(),
-                                {{"max", flow::Score::kMax},
-                                 {"margin", flow::Score::kMargin},
-                                 {"entropy", flow::Score::kEntropy},
-                                 {"output", flow::Score::kOutput}},
-                                "score");
-  to.over = named<flow::Over>(
+  to.judge.label_order.assign(from.label_order().begin(), from.label_order().end());
+  to.judge.calibrator = calibrator_of(from.calibrator());
+  to.judge.score = score_of(from.score());
+  to.judge.over = named<flow::Over>(
       from.over(), {{"min", flow::Over::kMin}, {"mean", flow::Over::kMean}, {"q10", flow::Over::kQ10}}, "over");
-  to.squared = from.squared();
+  to.judge.squared = from.squared();
   to.words = from.tokenizer_group();
   to.weight = from.weight();
   return to;
 }
 
-flow::Rule rule_of(const v1::CascadeRule& from) {
-  flow::Rule to;
-  to.kind = named<flow::Rule::Kind>(from.kind(), {{"hard", flow::Rule::Kind::kHard}, {"soft", flow::Rule::Kind::kSoft}},
-                                    "rule.kind");
-  to.t = by_length(from.t());
-  to.c = from.c();
-  to.k = from.k();
-  return to;
-}
-
-flow::Rules rules_of(const v1::CascadePoint& from, std::uint64_t version) {
+flow::Rules rules_of(const v1::CascadePoint& from) {
   flow::Rules to;
-  to.version = version;
   for (const auto& price : from.prices()) {
     auto& rules = to.prices.emplace_back();
-    std::transform(price.rules().begin(), price.rules().end(), std::back_inserter(rules), rule_of);
+    for (const auto& rule : price.rules()) rules.push_back(guard_of(rule));
   }
   to.start = static_cast<std::int32_t>(std::min<std::uint32_t>(from.start(), flow::kMaxStages));
   for (const auto& skip : from.skip()) to.skip.emplace_back(skip.cuts().begin(), skip.cuts().end());
-  to.prune.alpha = from.alpha();
-  to.prune.over_all = from.mean_over_all();
-  to.prune.to_level = from.to_level();
-  to.prune.min_words = static_cast<std::int32_t>(from.min_words());
-  to.prune.alpha_max = from.alpha_max();
-  to.prune.most_removed = from.most_removed();
+  if (from.has_prune()) to.prune = prune_of(from.prune());
   to.ensemble = named<flow::Ensemble>(
       from.ensemble(),
       {{"none", flow::Ensemble::kNone}, {"raw", flow::Ensemble::kRaw}, {"calibrated", flow::Ensemble::kCalibrated}},
@@ -184,7 +137,9 @@ MaybeFault check_vocabularies(const v1::Cascade& cascade, const std::vector<std:
   return {};
 }
 
-MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& cascade) {
+}  // namespace
+
+MaybeFault check_cascade(const v1::Cascade& cascade, const FindModel& model) {
   const std::string where = "cascade '" + cascade.name() + "': ";
   if (cascade.slo_ms() == 0 || cascade.default_timeout_ms() == 0) {
     return invalid(where + "slo_ms and default_timeout_ms must be above 0");
@@ -206,16 +161,13 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
   }
   std::vector<std::shared_ptr<const ModelSpec>> stages;
   for (const auto& stage : cascade.stages()) {
-    const auto models = models_of(deployment);
-    const auto found =
-        std::find_if(models.begin(), models.end(), [&](const auto* model) { return model->name() == stage.model(); });
-    if (found == models.end()) return invalid(where + "stage '" + stage.model() + "' is no model of the deployment");
-    stages.push_back(make_model(deployment, **found, 0));
+    stages.push_back(model(stage.model()));
+    if (stages.back() == nullptr) return invalid(where + "stage '" + stage.model() + "' is no model of the deployment");
   }
   try {
     const auto spec = spec_of(cascade);
     flow::validate(spec);
-    for (const auto& point : cascade.points()) flow::validate(rules_of(point, 0), spec);
+    for (const auto& point : cascade.points()) flow::validate(rules_of(point), spec);
   } catch (const std::invalid_argument& error) {
     return invalid(where + error.what());
   }
@@ -262,17 +214,6 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
   return {};
 }
 
-}  // namespace
-
-flow::Vocabulary vocabulary_of(const v1::Vocabulary& from) {
-  flow::Vocabulary to;
-  const std::string& bits = from.word_start();
-  to.word_start.assign(bits.begin(), bits.end());
-  to.special.assign(from.special().begin(), from.special().end());
-  to.keep.assign(from.keep().begin(), from.keep().end());
-  return to;
-}
-
 int Cascade::find_point(std::string_view name) const {
   for (std::size_t i = 0; i < points.size(); ++i) {
     if (points[i].name == name) return static_cast<int>(i);
@@ -301,27 +242,10 @@ MaybeFault Cascade::check(const CascadeWishes& wishes) const {
   return {};
 }
 
-MaybeFault check_cascades(const v1::Deployment& deployment) {
-  std::set<std::string> names;
-  for (const v1::Model* model : models_of(deployment)) names.insert(model->name());
-  std::set<std::string> stages;
-  for (const auto& cascade : deployment.cascades()) {
-    if (cascade.name().empty() || !names.insert(cascade.name()).second) {
-      return invalid("cascade '" + cascade.name() + "' has no name, or that of another model");
-    }
-    for (const auto& stage : cascade.stages()) {
-      if (!stages.insert(stage.model()).second) {
-        return invalid("model '" + stage.model() + "' is a stage twice, which is not supported");
-      }
-    }
-    if (auto fault = check_cascade(deployment, cascade)) return fault;
-  }
-  return {};
-}
-
 std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, const v1::Cascade& from,
-                                              std::vector<std::shared_ptr<const ModelSpec>> stages,
-                                              dispatch::VariantId variant) {
+                                              const FindModel& find, dispatch::VariantId variant) {
+  std::vector<std::shared_ptr<const ModelSpec>> stages;
+  for (const auto& stage : from.stages()) stages.push_back(find(stage.model()));
   auto cascade = std::make_shared<Cascade>();
   cascade->spec = spec_of(from);
   cascade->labels.assign(from.labels().begin(), from.labels().end());
@@ -384,7 +308,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   for (const auto& each : from.points()) {
     auto& point = cascade->points.emplace_back();
     point.name = each.name();
-    point.rules = rules_of(each, deployment.version());
+    point.rules = rules_of(each);
     point.prunes = point.rules.prune.alpha > 0 && outputs.importance >= 0 && !about_tokens;
     if (each.has_accuracy()) point.accuracy = each.accuracy();
     if (each.name() == from.point()) cascade->point = cascade->points.size() - 1;
@@ -401,7 +325,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
       if (stages[s]->find_output(model->outputs[i].name) >= 0) stage.has |= OutputSet{1} << i;
     }
     stage.always = bit(outputs.logits) | bit(outputs.end_logits);
-    if (cascade->spec.stages[s].score == flow::Score::kOutput) stage.always |= bit(outputs.confidence);
+    if (cascade->spec.stages[s].judge.score == flow::Score::kOutput) stage.always |= bit(outputs.confidence);
     if (prunes && s + 1 < stages.size()) stage.always |= bit(outputs.importance) & stage.has;
   }
   // The same stages, but in words of their own; two of one group share them.

@@ -3,6 +3,7 @@
 
 #include <arlo/v1/admin.pb.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -75,14 +76,14 @@ struct Cascade {
   [[nodiscard]] MaybeFault check(const CascadeWishes& wishes) const;
 };
 
-flow::Vocabulary vocabulary_of(const v1::Vocabulary& from);
+// A model of the deployment, by its name; null: there is none.
+using FindModel = std::function<std::shared_ptr<const ModelSpec>(const std::string& name)>;
 
-// Checks the cascades of a deployment whose models are sound; the fault names the field and what is wrong with it.
-MaybeFault check_cascades(const v1::Deployment& deployment);
+// The fault names the field and what is wrong with it.
+MaybeFault check_cascade(const v1::Cascade& cascade, const FindModel& model);
 
-// The model that clients see. `stages`: those of its stages, in their order. The deployment has been checked.
+// The model that clients see, of what has been checked.
 std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, const v1::Cascade& from,
-                                              std::vector<std::shared_ptr<const ModelSpec>> stages,
-                                              dispatch::VariantId variant);
+                                              const FindModel& model, dispatch::VariantId variant);
 
 }  // namespace arlo::gateway

@@ -171,14 +171,12 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
     models_.push_back(make_model(deployment, *model, variants_.at(model->name())));
     scheduler_.set_share(models_.back()->variant, models_.back()->share);
   }
+  const FindModel find = [this](const std::string& name) { return this->model(name); };
   for (const auto& cascade : deployment.cascades()) {
-    std::vector<std::shared_ptr<const ModelSpec>> stages;
-    for (const auto& stage : cascade.stages()) stages.push_back(this->model(stage.model()));
-    models_.push_back(make_cascade(deployment, cascade, std::move(stages), variants_.at(cascade.name())));
+    models_.push_back(make_cascade(deployment, cascade, find, variants_.at(cascade.name())));
   }
   for (const auto& pipeline : deployment.pipelines()) {
-    models_.push_back(make_pipeline(
-        pipeline, [this](const std::string& name) { return this->model(name); }, variants_.at(pipeline.name())));
+    models_.push_back(make_pipeline(pipeline, find, variants_.at(pipeline.name())));
   }
   auto present = std::move(instances_);
   instances_ = kept;

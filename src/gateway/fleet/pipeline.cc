@@ -8,9 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gateway/fleet/expand.h"
-#include "gateway/fleet/guard.h"
-#include "gateway/fleet/named.h"
+#include "gateway/fleet/edges.h"
+#include "gateway/fleet/rules.h"
 
 namespace arlo::gateway {
 namespace {
@@ -44,8 +43,8 @@ pipeline::Spec core_of(const v1::Pipeline& from, const FindModel& model) {
                         .join = edge.has_join() ? static_cast<std::int32_t>(edge.join()) : -1});
   }
   to.accuracy.assign(from.accuracy().begin(), from.accuracy().end());
-  to.follows_load =
-      std::any_of(from.edges().begin(), from.edges().end(), [](const auto& e) { return !e.threshold().empty(); });
+  to.follows_load = std::any_of(from.edges().begin(), from.edges().end(),
+                                [](const auto& e) { return guard_of(e.guard()).follows_load(); });
   using pipeline::Drop;
   using pipeline::Router;
   to.router = named<Router>(from.router(), {{"price", Router::kPrice}, {"plan", Router::kPlan}, {"maf", Router::kMaf}},
@@ -190,7 +189,17 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     if (!std::isfinite(variant.energy()) || variant.energy() < 0) {
       return invalid(where + "variant '" + one->name + "' needs an energy of at least 0");
     }
-    if (!(variant.t() >= 0)) return invalid(where + "variant '" + one->name + "' needs a temperature above 0");
+    if (variant.has_calibrator()) {
+      const int logits = one->find_output(stage.logits());
+      const auto dims = logits < 0 ? std::vector<std::int64_t>() : one->outputs[static_cast<std::size_t>(logits)].dims;
+      try {
+        flow::validate(flow::Judge{.calibrator = calibrator_of(variant.calibrator())},
+                       static_cast<std::size_t>(dims.size() == 1 ? std::max<std::int64_t>(dims.front(), 0) : 0),
+                       "variant '" + one->name + "'");
+      } catch (const std::invalid_argument& error) {
+        return invalid(where + error.what());
+      }
+    }
     // Tensors beside token ids are the client's, of the entry's inputs.
     const auto& begins = entry == nullptr ? *first : *entry;
     const auto given = [&](const InputSpec& input) {
@@ -393,8 +402,8 @@ bool alike(const ModelSpec& a, const ModelSpec& b) {
          a.ids == b.ids && a.mask == b.mask;
 }
 
-MaybeFault check_pipelines(const v1::Deployment& deployment) {
-  if (deployment.pipelines().empty()) return {};
+MaybeFault check_flows(const v1::Deployment& deployment) {
+  if (deployment.cascades().empty() && deployment.pipelines().empty()) return {};
   std::set<std::string> names;
   std::set<std::string> taken;
   std::vector<std::shared_ptr<const ModelSpec>> models;
@@ -402,23 +411,30 @@ MaybeFault check_pipelines(const v1::Deployment& deployment) {
     names.insert(model->name());
     models.push_back(make_model(deployment, *model, static_cast<std::uint16_t>(models.size())));
   }
-  for (const auto& cascade : deployment.cascades()) {
-    names.insert(cascade.name());
-    for (const auto& stage : cascade.stages()) taken.insert(stage.model());
-  }
   const FindModel find = [&](const std::string& name) -> std::shared_ptr<const ModelSpec> {
     const auto found = std::find_if(models.begin(), models.end(), [&](const auto& one) { return one->name == name; });
     return found == models.end() ? nullptr : *found;
   };
-  for (const auto& from : deployment.pipelines()) {
-    if (from.name().empty() || !names.insert(from.name()).second) {
-      return invalid("pipeline '" + from.name() + "' has no name, or that of another model");
+  const auto check_name = [&](const char* kind, const std::string& name) -> MaybeFault {
+    if (!name.empty() && names.insert(name).second) return {};
+    return invalid(std::string(kind) + " '" + name + "' has no name, or that of another model");
+  };
+  const auto take = [&](const std::string& model) -> MaybeFault {
+    if (taken.insert(model).second) return {};
+    return invalid("model '" + model + "' is a stage twice, or a variant, which is not supported");
+  };
+  for (const auto& from : deployment.cascades()) {
+    if (auto fault = check_name("cascade", from.name())) return fault;
+    for (const auto& stage : from.stages()) {
+      if (auto fault = take(stage.model())) return fault;
     }
+    if (auto fault = check_cascade(from, find)) return fault;
+  }
+  for (const auto& from : deployment.pipelines()) {
+    if (auto fault = check_name("pipeline", from.name())) return fault;
     for (const auto& stage : from.stages()) {
       for (const auto& variant : stage.variants()) {
-        if (!taken.insert(variant.model()).second) {
-          return invalid("model '" + variant.model() + "' is a variant or a stage twice, which is not supported");
-        }
+        if (auto fault = take(variant.model())) return fault;
       }
     }
     if (auto fault = check_pipeline(from, find)) return fault;
@@ -458,7 +474,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
       auto& each = to.variants.emplace_back();
       each.model = model(one.model());
       each.logits = stage.logits().empty() ? -1 : each.model->find_output(stage.logits());
-      if (one.t() > 0) each.judge.calibrator.t = one.t();
+      if (one.has_calibrator()) each.judge.calibrator = calibrator_of(one.calibrator());
       each.tokens = one.tokens();
       each.by_kind.assign(one.kind_accuracy().begin(), one.kind_accuracy().end());
     }
@@ -467,10 +483,13 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   for (const auto& edge : from.edges()) {
     auto& to = flow->stages[edge.from()].edges.emplace_back();
     if (edge.to() >= 0) to.core = number++;
-    to.score = score_of(edge);
-    flow->stages[edge.from()].guards.push_back(guard_of(edge, to.core));
+    to.score = score_of(edge.guard().score());
+    flow->stages[edge.from()].guards.push_back(guard_of(edge.guard(), to.core));
     to.weights.assign(edge.weights().begin(), edge.weights().end());
-    if (edge.has_prune()) to.prune = prune_of(edge.prune());
+    if (const auto& prune = edge.prune(); edge.has_prune()) {
+      to.prune = std::make_shared<const FlowSpec::Prune>(FlowSpec::Prune{
+          prune_of(prune), vocabulary_of(prune.vocabulary()), {prune.levels().begin(), prune.levels().end()}});
+    }
     if (edge.has_chunks()) to.chunks = chunks_of(edge.chunks());
     if (edge.to() >= 0) {
       static_cast<void>(

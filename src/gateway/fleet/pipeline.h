@@ -3,7 +3,6 @@
 
 #include <arlo/v1/admin.pb.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,9 +11,11 @@
 #include "base/fault.h"
 #include "base/time.h"
 #include "dispatch/scheduler.h"
-#include "flow/cascade/spec.h"
-#include "flow/pipeline/guard.h"
 #include "flow/pipeline/spec.h"
+#include "flow/rules/guard.h"
+#include "flow/rules/judge.h"
+#include "flow/rules/prune.h"
+#include "gateway/fleet/cascade.h"
 #include "rewrite/model.h"
 #include "solve/tokens/chooser.h"
 
@@ -66,7 +67,7 @@ struct FlowSpec {
   struct Variant {
     std::shared_ptr<const ModelSpec> model;
     int logits = -1;              // output that guards judge
-    flow::StageSpec judge;        // how its logits become probabilities
+    flow::Judge judge;            // how its logits become probabilities
     OutputSet answers = 0;        // of its outputs, those that clients may have
     std::int32_t tokens = 0;      // a layer adds, or merges away
     std::vector<double> by_kind;  // accuracy of each kind of rows; empty: that of all is the same
@@ -78,8 +79,8 @@ struct FlowSpec {
     std::string name;
     std::vector<Variant> variants;
     std::vector<Edge> edges;
-    std::vector<std::int32_t> bins;             // ends of length bins; the last is open above
-    std::vector<flow::pipeline::Guard> guards;  // of the edges
+    std::vector<std::int32_t> bins;   // ends of length bins; the last is open above
+    std::vector<flow::Guard> guards;  // of the edges
     bool first = false;
     bool judged = false;          // some edge looks at the answer, or it is mixed with another one
     bool ends = false;            // its answers may be a client's
@@ -122,11 +123,10 @@ struct FlowSpec {
 // Whether a request for one model is a request for the other.
 bool alike(const ModelSpec& a, const ModelSpec& b);
 
-// Checks the pipelines of a deployment whose models and cascades are sound; the fault names what is wrong.
-MaybeFault check_pipelines(const v1::Deployment& deployment);
+// Checks the cascades and pipelines of a deployment whose models are sound; the fault names what is wrong.
+MaybeFault check_flows(const v1::Deployment& deployment);
 
-// The model that clients see. `model`: of the deployment, by its name. The deployment has been checked.
-using FindModel = std::function<std::shared_ptr<const ModelSpec>(const std::string& name)>;
+// The model that clients see. The deployment has been checked.
 std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const FindModel& model,
                                                dispatch::VariantId variant);
 

@@ -63,7 +63,7 @@ TRITONSERVER_Error* NewHost(TRITONBACKEND_Model* model, const Shared& shared, st
     if (!logical.measured) {
       Log(TRITONSERVER_LOG_WARN, logical.model.name +
                                      ": arlo.json has no latency of some engines, so batches are formed by a guess: "
-                                     "run `arlo profile REPOSITORY --update` on this machine");
+                                     "run `arlo compile profile REPOSITORY --update` on this machine");
     }
     *host = std::make_unique<Host>(std::move(logical), server, shared.memory, shared.families, shared.allocator);
   } catch (const std::exception& problem) {

@@ -24,9 +24,7 @@ class HighsFlowSolver:
         try:
             import highspy
         except ImportError:
-            raise SolverMissing(
-                "the solver highs needs its package: pip install 'arlo-serve[highs]', or use the solver exact"
-            ) from None
+            raise SolverMissing("the solver highs needs its package: pip install highspy") from None
         made, layout = program.build(problem, served=served, served_only=served_only, target=target)
         solved = made.solve(highspy, gap=1e-9, start={}, time_limit_s=self.time_limit_s)
         if solved is None:

@@ -10,8 +10,8 @@ import dataclasses
 import math
 
 from arlo.planning.allocation.problem import SolverError
-from arlo.planning.allocation.rows import Program
 from arlo.planning.flows.problem import Answer, FlowProblem
+from benchmarks.papers.rows import Program
 
 MAX_VARIABLES = 500_000
 Path = tuple[int, ...]  # options from the root to a stage

@@ -1,4 +1,4 @@
-"""What is written for Triton, read, loaded and served by the real one: shapes, batches, precisions, bounded queues."""
+"""What is written for Triton, read, loaded and served by the real one: shapes, batches, precisions."""
 
 from __future__ import annotations
 
@@ -110,7 +110,6 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalP
     for name, (precision, spec) in SERVED.items():
         settings: Any = EngineSettings(precision=precision)  # type: ignore[arg-type]
         writer.add(name, spec, settings, threads=1, batcher=True)
-    writer.add("bounded", SERVED["fp32_static_4"][1], EngineSettings(), batcher=True, max_queue_size=2)
     for name, case in native_cases().items():
         writer.add(name, *case)
     for name, spec in LIKE_NATIVE.items():
@@ -171,17 +170,6 @@ async def test_fixed_rows_and_warm_up_are_what_triton_understands(pool: LocalPoo
     with pytest.raises(InferenceServerException, match="expected 3 inputs but got 2"):
         await infer(client, name, given)
     await pool.unload("w0", name)
-
-
-async def test_triton_refuses_what_a_bounded_queue_has_no_room_for(pool: LocalPool, client: Any) -> None:
-    await pool.load("w0", "bounded")
-    given = tiny_graph.rows_of(4, 16)
-    answers = await asyncio.gather(*(infer(client, "bounded", given) for _ in range(200)), return_exceptions=True)
-    refused = [answer for answer in answers if isinstance(answer, InferenceServerException)]
-    assert {refusal.status() for refusal in refused} == {"StatusCode.UNAVAILABLE"}
-    assert all("Exceeds maximum queue size" in str(refusal) for refusal in refused)
-    assert 0 < len(refused) < len(answers)
-    await pool.unload("w0", "bounded")
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")

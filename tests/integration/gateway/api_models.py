@@ -6,6 +6,9 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from tests.fakes.gateway import Gateway, gateway_of
 from tests.fakes.triton_workers import Workers
@@ -13,6 +16,7 @@ from tests.integration.gateway.replayed import LABELS
 
 NAMES = [f"label {number}" for number in range(LABELS)]
 PROMPT = "query: "
+TEXTS = ["a text", "naïve Café", "this is another one, and it has more words"]
 
 
 @contextlib.asynccontextmanager
@@ -33,3 +37,10 @@ async def api_of_models(workers: Workers, tokenizer: Path, folder: Path) -> Asyn
             deployment.model.tokenizer = json.dumps(file).encode()
             await gateway.apply(deployment, beside=True)
         yield gateway
+
+
+async def post(http: httpx.AsyncClient, path: str, model: str = "emu", **fields: Any) -> Any:
+    """What a good request is answered with."""
+    answer = await http.post(path, json={"model": model, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()

@@ -10,9 +10,11 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from pytest_asyncio import is_async_test
+from tokenizers import Tokenizer, decoders
 
 from arlo.catalog.manifest import LatencyPoint, OutputTensor
 from arlo.workers import LocalPool
@@ -21,6 +23,7 @@ from tests.fakes.gateway import SANITIZED, Gateway, gateway_of
 from tests.fakes.small_workers import small_workers
 from tests.fakes.tiny_model import write_tokenizer
 from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.api_models import api_of_models
 from tests.integration.gateway.replayed import STAGES, recorded, write_stages
 
 LENGTHS = (64, 128, 256, 512)
@@ -94,6 +97,30 @@ async def gateway(workers: Workers, tmp_path_factory: pytest.TempPathFactory) ->
     deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)])
     async with gateway_of(tmp_path_factory.mktemp("gateway"), deployment) as gateway:
         yield gateway
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    """The gateway of api_models.py, for all that ask the HTTP API and change nothing."""
+    async with api_of_models(workers, tokenizer, tmp_path_factory.mktemp("gateway")) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def http(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the HTTP API of the module's `served`."""
+    async with httpx.AsyncClient(base_url=f"http://{served.api}", timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def known(tokenizer: Path) -> Tokenizer:
+    """What the gateway's tokenizer is compared with."""
+    known = Tokenizer.from_file(str(tokenizer))
+    known.no_truncation()
+    known.no_padding()
+    known.decoder = decoders.WordPiece()
+    return known
 
 
 @pytest.fixture

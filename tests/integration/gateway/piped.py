@@ -91,7 +91,7 @@ def by_tokens(workers: Workers, *, rule: str = "price", slo_ms: int = 200, **fie
 
 def cascade_like(workers: Workers, placement: Mapping[str, Sequence[int]], **fields: Any) -> Any:
     """`topic`, which ends what it is sure of, and `tags` for the rest."""
-    edges = ({"from": 0, "to": -1, "at_least": SURE}, {"from": 0, "to": 1, "factor": [0.5, 0.5]})
+    edges = ({"from": 0, "to": -1, "guard": {"at_least": SURE}}, {"from": 0, "to": 1, "factor": [0.5, 0.5]})
     return pipeline_deployment(workers, placement, {"topic": ("small", "middle"), "tags": ("large",)}, edges, **fields)
 
 

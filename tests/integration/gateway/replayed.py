@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
+import pytest
 from numpy.typing import ArrayLike, NDArray
 from tritonclient.grpc import service_pb2
 
@@ -15,6 +17,7 @@ from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile,
 from arlo.cascade.spec import Calibrator, Rule
 from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
+from tests.fakes.odd_worker import OddWorker, tensors_of
 from tests.fakes.replayed import write_replayed_repository
 from tests.fakes.triton_workers import Workers
 
@@ -169,14 +172,14 @@ def cascade_deployment(
         item = cascade.stages.add(model=stage, score="max", over="min", weight=1.0)
         item.calibrator.kind, item.calibrator.t = "temperature", 1.0
     for name, plan in plans.items():
-        point = cascade.points.add(name=name, alpha=plan.alpha, to_level=True, min_words=4, ensemble=plan.ensemble)
-        point.alpha_max, point.most_removed = plan.alpha_max, 0.9
+        prune = {"alpha": plan.alpha, "alpha_max": plan.alpha_max, "most_removed": 0.9}
+        point = cascade.points.add(name=name, prune={**prune, "to_level": True, "min_words": 4}, ensemble=plan.ensemble)
         if plan.accuracy is not None:
             point.accuracy = plan.accuracy
         for thresholds in plan.thresholds:
             price = point.prices.add()
             for t in thresholds:
-                price.rules.add(kind="hard").t.add(length=512, value=t)
+                price.rules.add(rule="hard").below.add(length=512, value=t)
         for cuts in plan.skip:
             point.skip.add(cuts=cuts)
     return whole
@@ -217,6 +220,34 @@ def request_of_rows(model: str, rows: Sequence[ArrayLike], outputs: Sequence[str
         kind = {str: "string_param", float: "double_param", int: "int64_param"}[type(value)]
         setattr(request.parameters[key], kind, value)
     return request
+
+
+async def ask(gateway: Any, records: Sequence[int], lengths: Sequence[int] | None = None, **how: Any) -> Any:
+    """The answer to rows of the cascade."""
+    return await gateway.infer(request_of(records, lengths, **how), timeout=20)
+
+
+async def refused(call: Any) -> grpc.aio.AioRpcError:
+    """The error that a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value
+
+
+def said_otherwise(change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Any:
+    """An odd worker's answers: what a stage's engine says, but with other logits [records, labels]."""
+
+    async def answer_of(worker: OddWorker, request: Any) -> bytes:
+        answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
+        logits, importance = recorded(request.model_name.split("_")[0])
+        ids = tensors_of(request)["input_ids"]
+        arrays = {"logits": change(logits.copy())[ids[:, 1]], "importance": importance[ids[:, 1], : ids.shape[1]]}
+        for name in [output.name for output in request.outputs] or ["logits"]:
+            answer.outputs.add(name=name, datatype="FP32", shape=arrays[name].shape)
+            answer.raw_output_contents.append(np.ascontiguousarray(arrays[name], "<f4").tobytes())
+        return bytes(answer.SerializeToString())
+
+    return answer_of
 
 
 def arrays_of(answer: Any) -> dict[str, NDArray[Any]]:

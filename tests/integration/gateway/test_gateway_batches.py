@@ -18,7 +18,6 @@ from tests.fakes.gateway import Gateway, split_of
 from tests.fakes.odd_worker import (
     Behaviour,
     OddWorker,
-    Sick,
     WorkerError,
     dies_of,
     fails_on,
@@ -95,10 +94,9 @@ async def test_rows_of_many_clients_go_as_one_request(workers: Workers, start: A
         assert (stats.batches, stats.outcomes.on_time) == (2, 9)
 
 
-@pytest.mark.parametrize("policy", ["late", "eft", "rs"])
-async def test_the_rows_of_one_request_go_together(workers: Workers, start: Any, policy: str) -> None:
+async def test_the_rows_of_one_request_go_together(workers: Workers, start: Any) -> None:
     """The worker is idle, and the first row does not start without the others."""
-    async with cluster(workers, start, good, dispatch={"policy": policy}) as (gateway, odd):
+    async with cluster(workers, start, good) as (gateway, odd):
         answer = await infer(gateway, 3, 60, 4, 5, 6)
         assert rows_of(odd[0]) == [5]
         assert split_of(answer).batch_rows == 5
@@ -190,16 +188,6 @@ async def test_a_bad_row_fails_alone_on_two_workers_and_blames_none(workers: Wor
             assert (stats.outcomes.on_time, stats.outcomes.failed, stats.ejections) == (6 * number, 4 * number, 0)
         bad = [r for worker in odd for r in worker.requests if POISON in tensors_of(r)["input_ids"]]
         assert sum(request.inputs[0].shape[0] == 1 for request in bad) <= 3 * 4
-
-
-async def test_a_worker_that_fails_batches_is_put_aside(workers: Workers, start: Any) -> None:
-    sick = Sick()
-    async with cluster(workers, start, sick, Sick(well=True, takes_s=0.005)) as (gateway, _):
-        for seed in range(12):
-            await asyncio.gather(*(infer(gateway, 4, 5, 6, seed=seed * 4 + n) for n in range(4)))
-        stats = await gateway.stats()
-        assert (stats.outcomes.failed, stats.outcomes.on_time) == (0, 144)
-        assert [instance.ejections > 0 for instance in stats.instances] == [True, False]
 
 
 async def test_a_worker_that_dies_of_a_row_takes_no_other_along(workers: Workers, start: Any) -> None:
@@ -298,27 +286,6 @@ async def test_a_bundle_runs_each_row_where_it_costs_least(workers: Workers, sta
         assert [level.instances for level in stats.levels] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda d: d.bundles.add(name="b"), "bundles: 'b' has no runtimes"),
-        (
-            lambda d: d.bundles.add(name="b", runtimes=["nothing"]),
-            "names runtime 'nothing', which is unknown or there twice",
-        ),
-        (lambda d: d.bundles.add(name="b", runtimes=[d.runtimes[0].name] * 2), "which is unknown or there twice"),
-        (lambda d: d.bundles.add(name=d.runtimes[0].name, runtimes=[d.runtimes[0].name]), "is empty or given twice"),
-    ],
-)
-async def test_a_bundle_that_makes_no_sense_is_refused(workers: Workers, start: Any, damage: Any, said: str) -> None:
-    async with start() as gateway:
-        deployment = workers.deployment("emu", [(0, 64)])
-        damage(deployment)
-        with pytest.raises(grpc.aio.AioRpcError, match=said) as raised:
-            await gateway.call("Apply", deployment=deployment)
-        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-
-
 async def test_bulk_fills_what_others_leave(workers: Workers, start: Any) -> None:
     """A worker that is busy with bulk work answers interactive requests as soon as the batch under way is done."""
     gate = asyncio.Event()
@@ -335,12 +302,3 @@ async def test_bulk_fills_what_others_leave(workers: Workers, start: Any) -> Non
         stats = await gateway.stats()
         assert (stats.bulk, stats.outcomes.on_time, stats.total.count) == (40, 41, 1)
         assert max(rows_of(odd[0])) > 1
-
-
-async def test_a_class_that_does_not_exist_is_refused(workers: Workers, start: Any) -> None:
-    async with cluster(workers, start, good) as (gateway, _):
-        with pytest.raises(
-            grpc.aio.AioRpcError, match="arlo_class must be a string_param: interactive or bulk"
-        ) as raised:
-            await infer(gateway, arlo_class="best")
-        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT

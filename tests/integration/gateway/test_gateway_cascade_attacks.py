@@ -11,11 +11,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2
+from numpy.typing import NDArray
 
-from tests.fakes.odd_worker import OddWorker, tensors_of
+from tests.fakes.odd_worker import OddWorker
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
+    BATCHES,
     REASONS,
     RECORDS,
     STAGES,
@@ -25,11 +26,11 @@ from tests.integration.gateway.replayed import (
     expected,
     recorded,
     request_of,
+    said_otherwise,
 )
 
 pytestmark = pytest.mark.integration
 
-BATCHES = {"policy": "late", "batching": "deadline"}
 EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (2, 3)}
 OWN = {"shadow_share": 1.0, "shadow_max_busy": 1.0, "drift_epsilon": 0.1}
 
@@ -78,17 +79,10 @@ async def test_parameters_by_chance(workers: Workers, start: Any) -> None:
         await still_right(gateway)
 
 
-async def no_numbers(worker: OddWorker, request: Any) -> bytes:
-    """What a stage's engine says, but NaN and infinity among the logits of most rows."""
-    answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
-    logits, importance = (each.copy() for each in recorded(request.model_name.split("_")[0]))
+def no_numbers(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """NaN and infinity among those of most rows."""
     logits[::3, 1], logits[1::3, 2] = np.nan, np.inf
-    ids = tensors_of(request)["input_ids"]
-    arrays = {"logits": logits[ids[:, 1]], "importance": importance[ids[:, 1], : ids.shape[1]]}
-    for name in [output.name for output in request.outputs] or ["logits"]:
-        answer.outputs.add(name=name, datatype="FP32", shape=arrays[name].shape)
-        answer.raw_output_contents.append(np.ascontiguousarray(arrays[name], "<f4").tobytes())
-    return bytes(answer.SerializeToString())
+    return logits
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -96,7 +90,7 @@ async def test_logits_that_are_no_numbers(workers: Workers, start: Any, stage: s
     """From a stage that answers in time: its rows go on, or end with what it says; none is lost, none of it is in the
     sample."""
     deployment = cascade_deployment(workers, EVERYWHERE, **OWN)
-    async with OddWorker(no_numbers) as odd:
+    async with OddWorker(said_otherwise(no_numbers)) as odd:
         for place in deployment.instances:
             if place.id.endswith(f".{stage}"):
                 place.worker, place.endpoint = "odd", odd.endpoint

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +13,24 @@ import pytest
 
 from arlo.cascade.manifest import CascadeManifest
 from arlo.cli import main
-from tests.fakes.gateway import SANITIZED
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
     BATCHES,
-    REASONS,
-    RECORDS,
     STAGES,
     Plan,
     arrays_of,
+    ask,
     cascade_deployment,
     expected,
     recorded,
-    request_of,
     write_cascade,
 )
 
 pytestmark = pytest.mark.integration
 
-TWO = ("small", "large")
-
-
-async def ask(gateway: Any, records: list[int], lengths: list[int] | None = None, **how: Any) -> Any:
-    return await gateway.infer(request_of(records, lengths, **how), timeout=20)
-
 
 async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: Any, tmp_path: Path) -> None:
-    """Rows that end early, and rows that go on to the end, with what each stage said; for `arlo cascade refresh`."""
+    """Rows that end early, and rows that go on to the end, with what each stage said; for `arlo fit --from`."""
     everywhere = {"small": (0, 1), "middle": (2,), "large": (3,)}
     deployment = cascade_deployment(workers, everywhere, shadow_share=1.0, shadow_max_busy=1.0)
     wanted = expected(range(400))
@@ -76,7 +64,7 @@ async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: An
 
         write_cascade(tmp_path)
         options = [str(tmp_path / "cascade.json"), "--from", gateway.admin, "--json"]
-        assert await asyncio.to_thread(main, ["cascade", "refresh", *options]) == 0
+        assert await asyncio.to_thread(main, ["fit", *options]) == 0
         made = CascadeManifest.load(tmp_path).point("usual-refreshed")
         assert made.search == "refresh"
         assert made.agreement >= CascadeManifest.load(tmp_path).point("usual").agreement
@@ -90,7 +78,7 @@ async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: An
         rows = (await gateway.call("GetSample", model="kinds")).rows
         assert 0 < len(rows) <= 40
         assert {said.stage for row in rows for said in row.said} == {0, 1}
-        assert await asyncio.to_thread(main, ["cascade", "refresh", *options]) != 0
+        assert await asyncio.to_thread(main, ["fit", *options]) != 0
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await gateway.call("GetSample", model="none")
         assert raised.value.code() == grpc.StatusCode.NOT_FOUND
@@ -116,82 +104,14 @@ async def test_rows_that_begin_at_a_later_stage(workers: Workers, start: Any, st
             await gateway.apply(deployment)
 
 
-def shadowed(workers: Workers, version: int = 1, t: float = 0.9, large: tuple[int, ...] = (2, 3)) -> Any:
-    """Every row that ends early runs on the last stage, too."""
-    stages, own = {"small": (0, 1), "large": large}, {"shadow_share": 1.0, "shadow_max_busy": 1.0, "drift_epsilon": 0.9}
-    return cascade_deployment(workers, stages, {"usual": Plan(((t,),))}, version=version, **own)
-
-
-async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: Any) -> None:
-    """Clients that leave, deadlines of milliseconds, a last stage that comes, goes and dies, other points."""
-    random = np.random.default_rng(3)
-    stop = asyncio.Event()
-    answered: Counter[str] = Counter()
-    refusals: Counter[str] = Counter()
-    asked = 0
-    async with start(shadowed(workers), dispatch=BATCHES) as gateway:
-
-        async def once() -> None:
-            nonlocal asked
-            records = random.integers(0, RECORDS, random.integers(1, 3)).tolist()
-            asked += len(records)
-            call = gateway.infer(
-                request_of(records, random.integers(2, 65, len(records)).tolist()),
-                timeout=float(random.choice([0.004, 0.008, 0.02, 5])),
-            )
-            try:
-                if random.random() < 0.2:
-                    async with asyncio.timeout(0.004):
-                        answer = await call
-                else:
-                    answer = await call
-            except (grpc.aio.AioRpcError, TimeoutError) as error:
-                refusals[error.code().name if isinstance(error, grpc.aio.AioRpcError) else "left"] += len(records)
-                return
-            outputs = arrays_of(answer)
-            for record, stage, reason, logits in zip(
-                records, outputs["cascade_stage"], outputs["cascade_reason"], outputs["logits"], strict=True
-            ):
-                np.testing.assert_array_equal(logits, recorded(TWO[stage])[0][record])
-                answered[REASONS[reason]] += 1
-
-        async def client() -> None:
-            while not stop.is_set():
-                await once()
-                await asyncio.sleep(0.01)  # there must be room for shadows now and then
-
-        clients = [asyncio.create_task(client()) for _ in range(3)]
-        for version in range(2, 10):
-            await asyncio.sleep(0.2)
-            if version == 5 and not SANITIZED:  # with stand-ins there is none to kill
-                os.kill(await workers.pid(3), signal.SIGKILL)
-                continue
-            large = ((2, 3), (2,), (), (1, 2, 3))[version % 4]
-            await gateway.call("Apply", deployment=shadowed(workers, version, (0.9, 0.99)[version % 2], large))
-        if not SANITIZED:
-            await workers.whole()
-        await gateway.call("Apply", deployment=shadowed(workers, 20))
-        await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "all in service", model="large")
-        await gateway.stats_when(lambda s: s.shadows.rows > 0 and sum(answered.values()) > 50, "work", model="kinds")
-        stop.set()
-        await asyncio.gather(*clients)
-        for stage in TWO:
-            await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
-        assert set(refusals) <= {"DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "left"}
-        assert sum(answered.values()) + sum(refusals.values()) == asked
-        outputs = arrays_of(await ask(gateway, list(range(8))))
-        assert set(outputs["cascade_stage"]) <= {0, 1}
-
-
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_cascade(tmp_path)
     before = json.loads((tmp_path / "cascade.json").read_text())
     for options, said in (
         (["--from", "127.0.0.1:1"], "no gateway answers at the admin address"),
-        (["--point", "none"], "no operating point 'none'; it has: usual, safe"),
-        (["--point", "safe", "--temperatures"], "give --point or --temperatures"),
+        (["other.json", "--from", "127.0.0.1:1"], "takes one cascade.json"),
     ):
-        assert main(["cascade", "refresh", str(tmp_path), *options]) != 0
+        assert main(["fit", str(tmp_path), *options]) != 0
         assert said in capsys.readouterr().err
     assert json.loads((tmp_path / "cascade.json").read_text()) == before
 

@@ -16,6 +16,7 @@ from tests.integration.gateway.replayed import (
     STAGES,
     Plan,
     arrays_of,
+    ask,
     cascade_deployment,
     parameters_of,
     recorded,
@@ -23,10 +24,6 @@ from tests.integration.gateway.replayed import (
 )
 
 pytestmark = pytest.mark.integration
-
-
-async def ask(gateway: Any, records: list[int], lengths: list[int], **how: Any) -> Any:
-    return await gateway.infer(request_of(records, lengths, **how), timeout=60)
 
 
 async def test_unimportant_words_are_left_out(workers: Workers, start: Any) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -15,8 +14,7 @@ import pytest
 import scipy.stats
 from tritonclient.grpc import service_pb2
 
-from tests.fakes.gateway import Gateway
-from tests.fakes.odd_worker import OddWorker, tensors_of
+from tests.fakes.odd_worker import OddWorker
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
@@ -28,11 +26,14 @@ from tests.integration.gateway.replayed import (
     Expected,
     Plan,
     arrays_of,
+    ask,
     cascade_deployment,
     expected,
     parameters_of,
     recorded,
+    refused,
     request_of,
+    said_otherwise,
     softmax,
 )
 
@@ -46,16 +47,6 @@ def check(answer: Any, wanted: Expected) -> None:
     np.testing.assert_array_equal(outputs["logits"], wanted.logits)
     np.testing.assert_allclose(outputs["cascade_confidence"], wanted.confidence, rtol=1e-6)
     np.testing.assert_allclose(outputs["probabilities"], softmax(wanted.logits), rtol=1e-5)
-
-
-async def refused(call: Any) -> grpc.aio.AioRpcError:
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call
-    return raised.value
-
-
-async def ask(gateway: Gateway, records: Sequence[int], lengths: Sequence[int] | None = None, **how: Any) -> Any:
-    return await gateway.infer(request_of(records, lengths, **how), timeout=20)
 
 
 async def test_rows_end_where_the_rules_say(workers: Workers, start: Any) -> None:
@@ -139,17 +130,6 @@ async def test_clients_choose(workers: Workers, start: Any) -> None:
             error = await refused(ask(gateway, records, **wish))
             assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
             assert said in str(error.details())
-
-
-async def test_two_ends_answer_as_one_model_alone(workers: Workers, start: Any) -> None:
-    """Bit for bit: thresholds 0 are the first stage, thresholds above 1 the last."""
-    records = list(range(300, 364))
-    plans = {"first": Plan(((0.0, 0.0),)), "all": Plan(((1.0001, 1.0001),))}
-    plans = {"none": plans["first"], "all": plans["all"]}
-    async with start(cascade_deployment(workers, EVERYWHERE, plans), dispatch=BATCHES) as gateway:
-        for point, stage in (("none", "small"), ("all", "large")):
-            outputs = arrays_of(await ask(gateway, records, cascade=point))
-            np.testing.assert_array_equal(outputs["logits"], recorded(stage)[0][records])
 
 
 async def test_skips_and_ensembles(workers: Workers, start: Any) -> None:
@@ -273,26 +253,13 @@ async def test_a_killed_stage_fails_no_row(workers: Workers, start: Any, lost: s
         assert stats.outcomes.failed == stats.outcomes.expired == stats.outcomes.rejected == 0
 
 
-async def counts_wrongly(worker: OddWorker, request: Any) -> bytes:
-    """What a stage's engine says, but of one label less than it has."""
-    answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
-    stage = request.model_name.split("_")[0]
-    logits, importance = recorded(stage)
-    ids = tensors_of(request)["input_ids"]
-    arrays = {"logits": logits[ids[:, 1], :-1], "importance": importance[ids[:, 1], : ids.shape[1]]}
-    for name in [output.name for output in request.outputs] or ["logits"]:
-        answer.outputs.add(name=name, datatype="FP32", shape=arrays[name].shape)
-        answer.raw_output_contents.append(np.ascontiguousarray(arrays[name], "<f4").tobytes())
-    return bytes(answer.SerializeToString())
-
-
 @pytest.mark.parametrize("stage", STAGES)
 async def test_a_worker_that_answers_with_other_labels_has_failed(workers: Workers, start: Any, stage: str) -> None:
     """Beside a good worker of its stage it costs nothing. As the only one, a row ends with the answer that it has, or
     with an error that names the cause."""
     records = list(range(48))
     wanted = expected(records)
-    async with OddWorker(counts_wrongly) as odd:
+    async with OddWorker(said_otherwise(lambda logits: logits[:, :-1])) as odd:
         both = cascade_deployment(workers, {**EVERYWHERE, stage: (0, 1)})
         alone = cascade_deployment(workers, {**EVERYWHERE, stage: (0,)})
         for deployment in (both, alone):
@@ -470,7 +437,7 @@ async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any)
         assert "no output 'scores' of FP32" in await said(logits="scores")
         assert "or that of another model" in await said(name="small")
         assert "calibrator.t" in await said(stages__1__calibrator__t=0.0)
-        assert "rules[0][0].t" in await said(points__0__prices__0__rules__0__t__0__value=1.5)
+        assert "rules[0][0].below" in await said(points__0__prices__0__rules__0__below__0__value=1.5)
         assert "score: 'best' is none of max, margin" in await said(stages__0__score="best")
         assert "slo_ms" in await said(slo_ms=0)
         assert "must be shares" in await said(shadow_share=1.5)

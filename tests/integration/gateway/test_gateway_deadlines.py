@@ -1,4 +1,4 @@
-"""Deadlines, cancellation and full queues: what nobody waits for any more is not started.
+"""Deadlines and full queues: what nobody waits for any more is not started. Cancellation is in test_gateway_room.py.
 
 `slow` and `queued` take 250 ms a request. With an in-flight limit of 1 what waits, waits in the gateway; with 8, in
 Triton, which is told of no deadline and no cancellation and executes all that it was sent.
@@ -124,16 +124,6 @@ async def test_what_cannot_be_answered_by_the_deadline_is_not_sent(waits_in_trit
     assert await slow.executed() == 1
 
 
-async def test_the_timeout_parameter_is_a_deadline(waits_in_triton: Slow) -> None:
-    slow = waits_in_triton
-    first = await slow.send_first()
-    timeout_us = round(0.5e6 * SERVICE_S)
-    codes = await codes_of([slow.send(timeout_us=timeout_us, timeout=10) for _ in range(3)])
-    assert set(codes) <= TURNED_AWAY
-    assert await code_of(first) == OK
-    assert await slow.executed() == 1
-
-
 async def test_a_refusal_tells_how_long_an_answer_would_take(waits_in_gateway: Slow) -> None:
     slow = waits_in_gateway
     calls = [await slow.send_first(), *(slow.send() for _ in range(3))]
@@ -178,69 +168,6 @@ async def test_the_models_default_timeout(workers: Workers, tmp_path: Path) -> N
 async def test_a_deadline_that_has_passed_already(waits_in_gateway: Slow) -> None:
     assert await code_of(waits_in_gateway.send(timeout_us=1)) == EXPIRED
     assert await waits_in_gateway.executed() == 0
-
-
-async def test_cancelled_while_waiting_in_the_gateway(waits_in_gateway: Slow) -> None:
-    slow = waits_in_gateway
-    first = slow.send()
-    calls = [slow.send() for _ in range(3)]
-    await slow.gateway.stats_when(lambda stats: stats.queued == 3, "three wait")
-    for call in calls:
-        call.cancel()
-    stats = await slow.gateway.stats_when(lambda stats: stats.queued == 0, "none waits", timeout_s=SERVICE_S)
-    assert stats.outcomes.cancelled == 3
-    assert await code_of(first) == OK
-    assert await slow.executed() == 1
-
-
-async def test_cancelled_while_it_runs(waits_in_gateway: Slow) -> None:
-    """The client is let go at once, and the next request runs when the worker is through."""
-    slow = waits_in_gateway
-    call = await slow.send_first()
-    call.cancel()
-    stats = await slow.gateway.stats_when(lambda stats: stats.outcomes.cancelled == 1, "let go", timeout_s=SERVICE_S)
-    assert stats.outcomes.failed == 0
-    assert await code_of(slow.send()) == OK
-    assert (await slow.idle()).ejections == 0
-    assert await slow.executed() == 2
-
-
-async def test_cancelled_while_it_is_with_triton(waits_in_triton: Slow) -> None:
-    """The clients are let go at once. Triton hears nothing of it, and the rows keep their room until it is through."""
-    slow = waits_in_triton
-    first = await slow.send_first()
-    calls = [slow.send() for _ in range(3)]
-    await slow.gateway.stats_when(lambda stats: stats.in_flight == 4, "all are with Triton")
-    for call in calls:
-        call.cancel()
-    stats = await slow.gateway.stats_when(lambda stats: stats.outcomes.cancelled == 3, "let go", timeout_s=SERVICE_S)
-    assert stats.in_flight >= 3
-    assert (stats.outcomes.failed, stats.ejections) == (0, 0)
-    assert await code_of(first) == OK
-    await slow.idle()
-    assert await slow.executed() == 4
-
-
-async def test_a_cancelled_batch_ends_all_its_rows(waits_in_gateway: Slow) -> None:
-    slow = waits_in_gateway
-    batch = slow.send(1, 2, 3, 4)
-    await slow.gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 3), "one runs, three wait")
-    batch.cancel()
-    stats = await slow.gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 0, "free")
-    assert stats.outcomes.cancelled == 4
-    assert await slow.executed() == 1
-
-
-async def test_a_cancelled_stream_ends_all_its_requests(waits_in_gateway: Slow) -> None:
-    slow = waits_in_gateway
-    stream = slow.gateway.stub.ModelStreamInfer()
-    for _ in range(4):
-        await stream.write(one_row(5, model="slow"))
-    await slow.gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 3), "one runs, three wait")
-    stream.cancel()
-    stats = await slow.gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 0, "free")
-    assert stats.outcomes.cancelled == 4
-    assert await slow.executed() == 1
 
 
 async def test_one_request_of_a_stream_may_expire(waits_in_gateway: Slow) -> None:

@@ -21,8 +21,7 @@ SERVICE_S = 0.02
 ROWS = 64
 
 
-@pytest.mark.parametrize("named_by", ["connection", "authorization"])
-@pytest.mark.parametrize("policy", ["late", "eft", "rs"])
+@pytest.mark.parametrize(("named_by", "policy"), [("connection", "late"), ("authorization", "eft")])
 async def test_a_large_batch_does_not_delay_the_single_rows_of_others(
     workers: Workers, start: Any, named_by: str, policy: str
 ) -> None:

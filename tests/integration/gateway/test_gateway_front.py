@@ -42,12 +42,6 @@ async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.Tem
         yield gateway
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def http(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{served.api}", timeout=20) as client:
-        yield client
-
-
 def request_bytes(body: dict[str, Any], *lines: str, path: str = "/v1/embeddings") -> bytes:
     content = json.dumps(body).encode()
     head = [f"POST {path} HTTP/1.1", "Host: a", f"Content-Length: {len(content)}", *lines]

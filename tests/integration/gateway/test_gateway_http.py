@@ -33,12 +33,6 @@ async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.Tem
         yield gateway
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def http(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{served.api}", timeout=20) as client:
-        yield client
-
-
 async def embed(http: httpx.AsyncClient, **fields: Any) -> Any:
     answer = await http.post("/v1/embeddings", json={"model": "emu", **fields})
     assert answer.status_code == 200, answer.text
@@ -57,10 +51,7 @@ async def raw(gateway: Gateway, *parts: bytes) -> bytes:
     return answer
 
 
-async def test_embeddings_are_those_of_the_ids(served: Gateway, http: httpx.AsyncClient, tokenizer: Path) -> None:
-    known = Tokenizer.from_file(str(tokenizer))
-    known.no_truncation()
-    known.no_padding()
+async def test_embeddings_are_those_of_the_ids(served: Gateway, http: httpx.AsyncClient, known: Tokenizer) -> None:
     ids = [np.array(each.ids, np.int64) for each in known.encode_batch(TEXTS)]
     sent = Example(tuple(ids), max(map(len, ids)))
     wanted = outputs_of(await served.stub.ModelInfer(request_of(sent), timeout=20))["embedding"].astype(np.float64)

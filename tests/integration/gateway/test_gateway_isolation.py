@@ -22,8 +22,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.fakes.attacks.run import asked_anew
 from tests.fakes.gateway import UNLIMITED, Gateway
+from tests.fakes.h2_client import H2Client, connect
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import of_text, one_row
@@ -185,10 +185,13 @@ async def test_newcomers_find_room_beside_connections_that_wait(workers: Workers
                 client.request("GET", "/v1/models")
                 return client.getresponse().status == 200
 
+        def over_grpc() -> bool:
+            with H2Client(connect(gateway.grpc)) as client:
+                return client.infer(small).status == "0"
+
         async def both() -> bool:
             with contextlib.suppress(OSError, http.client.HTTPException):
-                how = await asyncio.to_thread(asked_anew, gateway.grpc, small, 5)
-                return how == "grpc-status 0" and await asyncio.to_thread(over_http)
+                return await asyncio.to_thread(over_grpc) and await asyncio.to_thread(over_http)
             return False
 
         await asyncio.to_thread(crowd)

@@ -13,9 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.fakes.gateway import gateway_of
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.replayed import LABELS
+from tests.integration.gateway.api_models import api_of_models
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "build" / "schemathesis" / "bin" / "schemathesis"
@@ -32,17 +31,8 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 
 
 async def test_every_path_under_schemathesis(workers: Workers, tokenizer: Path, tmp_path: Path) -> None:
-    deployments = {
-        "emu": workers.deployment("emu", [(0, 64), (3, 512)]),
-        "small": workers.deployment("small", [(0, 64)]),
-        "ranker": workers.deployment("ranker", [(1, 64)]),
-    }
-    deployments["small"].model.labels.extend(f"label {number}" for number in range(LABELS))
-    async with gateway_of(tmp_path / "gateway") as gateway:
-        for deployment in deployments.values():
-            deployment.model.tokenizer = tokenizer.read_bytes()
-            await gateway.apply(deployment, beside=True)
-        for model in deployments:
+    async with api_of_models(workers, tokenizer, tmp_path / "gateway") as gateway:
+        for model in ("emu", "small", "ranker"):
             # A request that names no model is refused; so that many are not, each run has one that is put in.
             (tmp_path / "hooks.py").write_text(HOOKS.format(model=model))
             command = [

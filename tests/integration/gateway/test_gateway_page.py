@@ -10,16 +10,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlencode
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.fakes.gateway import SANITIZED, Gateway, gateway_of
-from tests.fakes.triton_workers import Workers
+from tests.fakes.gateway import SANITIZED, Gateway
 from tests.integration.gateway.replayed import LABELS
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -30,21 +27,6 @@ pytestmark = [
     pytest.mark.skipif(SANITIZED, reason="a browser says nothing of the gateway's memory"),
 ]
 TEXTS = ["a text", "another <b>text</b>", "quite something else"]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
-    deployments = {
-        "emu": workers.deployment("emu", [(0, 64)]),
-        "small": workers.deployment("small", [(0, 64)]),
-        "ranker": workers.deployment("ranker", [(1, 64)]),
-    }
-    deployments["small"].model.labels.extend(f"label {number}" for number in range(LABELS))
-    async with gateway_of(tmp_path_factory.mktemp("gateway")) as gateway:
-        for deployment in deployments.values():
-            deployment.model.tokenizer = tokenizer.read_bytes()
-            await gateway.apply(deployment, beside=True)
-        yield gateway
 
 
 async def page(gateway: Gateway, folder: Path, *flags: str, **asked: str | list[str]) -> str:
@@ -74,7 +56,7 @@ def cells(document: str, table: str) -> list[list[str]]:
 
 async def test_similarities_as_a_picture(served: Gateway, tmp_path: Path) -> None:
     document = await page(served, tmp_path, model="emu", text=TEXTS)
-    kinds = [["emu", "vectors"], ["ranker", "ranking"], ["small", "labels"]]
+    kinds = [["emu", "vectors"], ["ranker", "ranking"], ["slow", "vectors"], ["small", "labels"]]
     assert sorted(row[:2] for row in cells(document, "models")[1:]) == kinds
     matrix = cells(document, "matrix")
     assert [row[1:] for row in matrix[1:]] == [["1.00"] * 3] * 3  # all numbers of an emulated vector are the same

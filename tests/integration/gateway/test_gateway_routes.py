@@ -7,51 +7,19 @@ import gzip
 import json
 import zlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import pytest_asyncio
 from scipy.special import expit, softmax
-from tokenizers import Tokenizer, decoders
+from tokenizers import Tokenizer
 
 from tests.fakes.gateway import Gateway
-from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.api_models import NAMES, PROMPT, api_of_models
+from tests.integration.gateway.api_models import NAMES, PROMPT, TEXTS, post
 from tests.integration.gateway.replayed import recorded
 
 pytestmark = pytest.mark.integration
-
-TEXTS = ["a text", "naïve Café", "this is another one, and it has more words"]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
-    async with api_of_models(workers, tokenizer, tmp_path_factory.mktemp("gateway")) as gateway:
-        yield gateway
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def http(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=f"http://{served.api}", timeout=20) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def known(tokenizer: Path) -> Tokenizer:
-    known = Tokenizer.from_file(str(tokenizer))
-    known.no_truncation()
-    known.no_padding()
-    known.decoder = decoders.WordPiece()
-    return known
-
-
-async def post(http: httpx.AsyncClient, path: str, model: str = "emu", **fields: Any) -> Any:
-    answer = await http.post(path, json={"model": model, **fields})
-    assert answer.status_code == 200, answer.text
-    return answer.json()
 
 
 async def test_vectors_of_tokens_are_as_many_as_tokens(http: httpx.AsyncClient, known: Tokenizer) -> None:

@@ -99,42 +99,13 @@ async def test_each_model_is_answered_by_the_same_instances(workers: Workers, st
         assert (await gateway.stats("wide")).outcomes.on_time == 9
 
 
-async def test_what_makes_no_shared_deployment_is_refused(workers: Workers, start: Any) -> None:
-    async with start(dispatch=LATE) as gateway:
-        good = shared(workers, {"emu": (64,), "wide": (512,)})
-
-        async def error(change: Any, beside: bool = False) -> str:
-            bad = type(good)()
-            bad.CopyFrom(good)
-            change(bad)
-            return (await refused(gateway.call("Apply", deployment=bad, beside=beside))).details() or ""
-
-        def rename(bad: Any) -> None:
-            bad.more_models[0].name = "emu"
-
-        def lose(bad: Any) -> None:
-            bad.more_models[0].name = "other"
-
-        def nobody(bad: Any) -> None:
-            for runtime in bad.runtimes:
-                runtime.model = "emu"
-
-        def share(bad: Any) -> None:
-            bad.model.share = -1
-
-        def many(bad: Any) -> None:
-            for i in range(64):
-                bad.more_models.add().CopyFrom(bad.more_models[0])
-                bad.more_models[-1].name = f"m{i}"
-
-        assert await error(rename) == "two models have the name 'emu'"
-        assert "is of model 'wide', which is not there" in await error(lose)
-        assert await error(nobody) == "model 'wide' has no runtime"
-        assert await error(share) == "model.share must be at least 0"
-        assert "at most 64 models share instances" in await error(many)
-        await gateway.apply(workers.deployment("wide", [(2, 512)]), beside=True)
+async def test_a_model_of_another_deployment_is_refused(workers: Workers, start: Any) -> None:
+    """What makes no shared deployment by itself is in tests/cpp/gateway_model_test.cc."""
+    async with start(workers.deployment("wide", [(2, 512)]), dispatch=LATE) as gateway:
         await gateway.apply(workers.deployment("emu", [(3, 64)]), beside=True)
-        assert await error(lambda _: None, beside=True) == "model 'wide' is served by another deployment"
+        both = shared(workers, {"emu": (64,), "wide": (512,)})
+        error = await refused(gateway.call("Apply", deployment=both, beside=True))
+        assert error.details() == "model 'wide' is served by another deployment"
 
 
 async def test_a_flood_of_one_leaves_the_other_its_share(workers: Workers, start: Any) -> None:

@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2
 from arlo.clock import monotonic_s
 from tests.fakes.gateway import Gateway
 from tests.fakes.processes import until
-from tests.fakes.raw_http2 import HEADERS, MAX_CONCURRENT_STREAMS, RST_STREAM, RawHttp2
+from tests.fakes.raw_http2 import MAX_CONCURRENT_STREAMS, RST_STREAM, RawHttp2
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import Example, check, example, one_row, request_of
 
@@ -112,23 +112,6 @@ async def test_counts_of_a_message_are_bounded_while_it_is_read(gateway: Gateway
         assert (code, said) == (INVALID, f"the request has too many {name}: at most 64 are taken")
     await still_serves(gateway)
     assert gateway.rss_mb() < before_mb + 100
-
-
-async def test_parameters_are_not_amplified_by_rows(gateway: Gateway) -> None:
-    request = request_of(example(*[5] * 64))
-    request.parameters["mine"].string_param = "x" * 20_000
-    assert await fault_of(gateway.infer(request)) == (
-        INVALID,
-        "the request's parameters have more than 16384 bytes",
-    )
-
-
-async def test_ids_that_no_vocabulary_has(gateway: Gateway) -> None:
-    request = one_row(5)
-    request.raw_input_contents[0] = np.array([1, 2, -3, 4, 5], "<i8").tobytes()
-    code, said = await fault_of(gateway.infer(request))
-    assert code == INVALID
-    assert said.startswith("row 0 has the token id -3; model 'emu' takes ids of 0 to ")
 
 
 async def test_compressed_messages_swell_to_the_largest_message_and_no_further(gateway: Gateway) -> None:
@@ -224,16 +207,6 @@ async def test_bad_headers_do_not_fill_the_log(gateway: Gateway) -> None:
         await asyncio.to_thread(client.pings_back)
     await still_serves(gateway)
     assert gateway.log.stat().st_size - before < 60_000
-
-
-async def test_large_headers_are_refused(gateway: Gateway) -> None:
-    with RawHttp2(gateway.grpc) as client:
-        stream = client.call(one_row(5).SerializeToString(), headers={"x-long": "x" * 9000, "y-long": "y" * 8000})
-        while True:
-            kind, _, number, _ = await asyncio.to_thread(client.frame)
-            if number == stream and kind in (HEADERS, RST_STREAM):
-                break
-    await still_serves(gateway)
 
 
 async def test_descriptors_are_as_many_as_the_machine_allows(start: Any) -> None:

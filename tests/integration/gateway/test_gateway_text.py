@@ -53,10 +53,7 @@ async def refused(gateway: Gateway, request: Any) -> str:
 
 
 @pytest.mark.parametrize("typed", [False, True])
-async def test_text_is_answered_as_its_ids(texts: Gateway, tokenizer: Path, typed: bool) -> None:
-    known = Tokenizer.from_file(str(tokenizer))
-    known.no_truncation()
-    known.no_padding()
+async def test_text_is_answered_as_its_ids(texts: Gateway, known: Tokenizer, typed: bool) -> None:
     rows = [*ODD, "a longer text of some more words than the others have", "word " * 100]
     pairs = [*reversed(rows)]
     for second in ((), pairs):

@@ -251,6 +251,7 @@ async def test_the_form_of_answers(client: H2Client) -> None:
         said = wrong.trailers.get("grpc-message", wrong.headers.get("grpc-message", ""))
         assert said.isascii()
         assert "nobody %25" in said
+        verify(client.infer(BODY, request_headers(x_bin="!!! no base64 !!!")).body)
 
     await off_loop(ask)
 

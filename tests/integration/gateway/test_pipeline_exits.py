@@ -43,9 +43,14 @@ def edge(**fields: Any) -> dict[str, Any]:
     return {"from": 0, "to": 1, "factor": [0.5], "falls_back": True, **fields}
 
 
-def gains(at: Sequence[float] = (0.0, 1.0), gain: Sequence[float] = (0.9, -0.1)) -> list[dict[str, Any]]:
-    """By default what a second model that is right at .9 adds to a calibrated probability."""
-    return [{"score": list(at), "gain": list(gain)}]
+def follows(rule: str, at: Sequence[float] = (0.0, 1.0)) -> dict[str, Any]:
+    """A guard that follows the load: gains are what a second model that is right at .9 adds to a calibrated
+    probability."""
+    return {"rule": rule, "gain": [{"score": list(at), "gain": [0.9, -0.1]}]}
+
+
+def below(*thresholds: float, lengths: Sequence[int] = (1,)) -> dict[str, Any]:
+    return {"below": [{"length": n, "value": t} for n, t in zip(lengths, thresholds, strict=True)]}
 
 
 async def nothing_left(gateway: Gateway) -> None:
@@ -83,8 +88,11 @@ def confidence(record: int, t: float = 1.5) -> float:
 async def test_answers_are_mixed_and_calibrated(workers: Workers, start: Any) -> None:
     """The guard judges at the stage's temperature, and the last answer is the weighted mean of both."""
     weights = [1.0, 3.0]
-    deployment = pipeline_deployment(workers, EVERYWHERE, STAGES, [edge(below=0.7, weights=weights)], accuracy=ACCURACY)
-    deployment.pipelines[0].stages[0].variants[0].t = 1.5
+    deployment = pipeline_deployment(
+        workers, EVERYWHERE, STAGES, [edge(guard=below(0.7), weights=weights)], accuracy=ACCURACY
+    )
+    calibrator = deployment.pipelines[0].stages[0].variants[0].calibrator
+    calibrator.kind, calibrator.t = "temperature", 1.5
     records = list(range(60))
     async with start(deployment, dispatch=BATCHES) as gateway:
         answer = await gateway.infer(request_of([short(r) for r in records], OUTPUTS), timeout=20)
@@ -96,19 +104,46 @@ async def test_answers_are_mixed_and_calibrated(workers: Workers, start: Any) ->
         assert arrays_of(answer)["reason"].tolist() == [0] * 60
 
         deployment.version = 2
-        guard = deployment.pipelines[0].edges[0]
-        guard.score, guard.below = "margin", 0.4
+        guard = deployment.pipelines[0].edges[0].guard
+        guard.score, guard.below[0].value = "margin", 0.4
         await gateway.apply(deployment)
         answer = await gateway.infer(request_of([short(r) for r in records], OUTPUTS), timeout=20)
         q = np.sort(softmax(SAID["small"][records] / 1.5), axis=1)
         check(answer, records, goes=list(q[:, -1] - q[:, -2] < 0.4), weights=weights)
 
 
+async def test_rules_of_cascades_are_rules_of_edges(workers: Workers, start: Any) -> None:
+    """Thresholds by length, and the soft rule: by chance, the less sure the more likely."""
+    records, lengths = list(range(60)), [16, 40] * 30
+    rows = [short(record, length) for record, length in zip(records, lengths, strict=True)]
+    guard = below(0.5, 0.8, lengths=(20, 64))
+    deployment = pipeline_deployment(workers, EVERYWHERE, STAGES, [edge(guard=guard)], accuracy=ACCURACY)
+    async with start(deployment, dispatch=BATCHES) as gateway:
+        answer = await gateway.infer(request_of(rows, OUTPUTS), timeout=20)
+        goes = [confidence(r, 1.0) < (0.5 if n == 16 else 0.8) for r, n in zip(records, lengths, strict=True)]
+        assert {*goes[::2]} == {*goes[1::2]} == {True, False}
+        check(answer, records, goes=goes)
+
+        deployment.version = 2
+        guard = deployment.pipelines[0].edges[0].guard
+        del guard.below[:]
+        guard.rule, guard.c, guard.k = "soft", 0.4, 10.0
+        await gateway.apply(deployment)
+        went: list[tuple[float, bool]] = []
+        for at in range(0, 600, 60):
+            records = list(range(at, at + 60))
+            outputs = arrays_of(await gateway.infer(request_of([short(r) for r in records], OUTPUTS), timeout=20))
+            on = set(outputs["second.row"].tolist())
+            went += [(confidence(r, 1.0), row in on) for row, r in enumerate(records)]
+        assert all(on for sure, on in went if sure <= 0.4)
+        chances = [1 / (1 + np.exp(10 * ((sure - 0.4) / 0.6 - 0.5))) for sure, _ in went if sure > 0.4]
+        spread = sum(p * (1 - p) for p in chances) ** 0.5
+        assert abs(sum(on for sure, on in went if sure > 0.4) - sum(chances)) < 5 * spread
+
+
 async def test_rows_go_on_if_it_pays(workers: Workers, start: Any) -> None:
     """At no price all that gain go on, at a high one none, and between them by the plan's price."""
-    deployment = pipeline_deployment(
-        workers, EVERYWHERE, STAGES, [edge(threshold="planned", gain=gains())], accuracy=ACCURACY
-    )
+    deployment = pipeline_deployment(workers, EVERYWHERE, STAGES, [edge(guard=follows("planned"))], accuracy=ACCURACY)
     records = list(range(40))
     async with start(deployment, dispatch=BATCHES) as gateway:
         for version, price in enumerate((0.0, 100.0, 200.0, 1e6), start=2):
@@ -121,11 +156,9 @@ async def test_rows_go_on_if_it_pays(workers: Workers, start: Any) -> None:
         assert cost > 1, "at the last price nothing pays"
 
         deployment.version = 10
-        exit_edge = deployment.pipelines[0].edges.add(to=-1, threshold="planned", **{"from": 0})
-        exit_edge.gain.add(score=[0.0, 1.0], gain=[0.9, -0.1])
-        onward = deployment.pipelines[0].edges[0]
-        onward.threshold, deployment.pipelines[0].plan.price = "", 100.0
-        del onward.gain[:]
+        deployment.pipelines[0].edges.add(**{"from": 0, "to": -1, "guard": follows("planned")})
+        deployment.pipelines[0].edges[0].ClearField("guard")
+        deployment.pipelines[0].plan.price = 100.0
         await gateway.apply(deployment)
         answer = await gateway.infer(request_of([short(r) for r in records], OUTPUTS), timeout=20)
         check(answer, records, goes=[0.9 - confidence(r, 1.0) > 0.1 for r in records])
@@ -137,7 +170,7 @@ async def test_the_more_waits_the_fewer_go_on(workers: Workers, start: Any) -> N
         workers,
         {"small": (0, 1), "large": (2,)},
         STAGES,
-        [edge(threshold="price", gain=gains())],
+        [edge(guard=follows("price"))],
         accuracy=ACCURACY,
         slo_ms=400,
         plan={"price": 10.0},
@@ -282,11 +315,13 @@ async def test_words_are_left_out_on_the_way(workers: Workers, start: Any) -> No
 async def test_what_makes_no_sense(workers: Workers, start: Any) -> None:
     async with start() as gateway:
         for change, what in (
-            ({"threshold": "sometimes", "gain": gains()}, "none of price, planned"),
-            ({"threshold": "price"}, "a gain for each variant"),
-            ({"threshold": "price", "gain": gains((0.5, 0.2))}, "ascending scores"),
-            ({"threshold": "price", "gain": gains(), "at_least": 0.5}, "not both"),
-            ({"score": "luck"}, "none of max, margin, entropy"),
+            ({"guard": follows("sometimes")}, "none of hard, soft, price, planned"),
+            ({"guard": {"rule": "price"}}, "a gain for each variant"),
+            ({"guard": follows("price", (0.5, 0.2))}, "ascending scores"),
+            ({"guard": {**follows("price"), "at_least": 0.5}}, "of the rule hard"),
+            ({"guard": {"rule": "soft", "c": 1.5, "k": 10.0}}, "guard.c: must be in"),
+            ({"guard": {"score": "luck"}}, "none of max, margin, entropy"),
+            ({"guard": {"score": "output"}}, "those of cascades"),
             ({"weights": [1.0]}, "two numbers"),
             ({"weights": [0.0, 0.0]}, "two numbers"),
             ({"chunks": {"window": 8, "stride": 2}}, "as one row"),

@@ -60,7 +60,7 @@ async def test_rows_are_audited(workers: Workers, start: Any, honest: bool) -> N
         assert audit.failed == 0
         assert audit.rows > 100
         same = [SAID["small"][r].argmax() == SAID["large"][r].argmax() for r in range(200)]
-        assert abs(audit.agreed / audit.rows - sum(same) / 200) < 0.1
+        assert abs(1 - audit.disagreed / audit.rows - sum(same) / 200) < 0.1
         assert audit.accuracy == pytest.approx(audit.rows * (0.4 if honest else 0.8))
         assert audit.may_differ == pytest.approx(audit.rows * (1.0 if honest else 0.25))
         assert audit.alarm == (not honest)

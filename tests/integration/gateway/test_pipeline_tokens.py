@@ -87,7 +87,7 @@ class Stream:
 async def test_a_burst_gets_fewer_tokens(served: Gateway) -> None:
     """920 rows a second where all tokens carry 500, in the middle of 100: tokens fall and rise, and no row is lost.
 
-    How soon they do is measured (docs/tokens.md); here it is only that the phases are long enough for it."""
+    How soon they do is measured (docs/adapt.md); here it is only that the phases are long enough for it."""
     stream = Stream(served)
     await stream.phase(12, 0.8)
     burst = await stream.phase(115, 0.8)

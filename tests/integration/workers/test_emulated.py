@@ -37,28 +37,17 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_emulated_repository(path, model="dyn", max_lengths=[64, 128], latency_ms=[10, 30], dynamic=True, max_batch=4)
     write_emulated_repository(path, model="jitter", max_lengths=[16], latency_ms=[10], jitter=0.5, seed=7)
     write_emulated_repository(path, model="m", max_lengths=[64, 128], latency_ms=[0, 15], token_dims=3, pooled_dims=5)
-    broken = {
-        "no_latency": "latency_us",
-        "bad_point": "64:1:1150",
-        "bad_number": "0.0",
-        "unknown": '"jitter"',
-    }  # what to replace in a good configuration
-    good = config_pbtxt(
-        EmulatedRuntime(
-            name="NAME",
-            max_length=64,
-            max_batch=1,
-            dynamic=False,
-            latency=(LatencyPoint(length=64, batch=1, latency_us=1150),),
-        ),
-        outputs=checkable_outputs(1, 1),
+    runtime = EmulatedRuntime(
+        name="broken",
+        max_length=64,
+        max_batch=1,
+        dynamic=False,
+        latency=(LatencyPoint(length=64, batch=1, latency_us=1150),),
     )
-    for name, old in broken.items():
-        folder = path / name
-        (folder / "1").mkdir(parents=True)
-        new = {"no_latency": "ids", "bad_point": "64:1", "bad_number": "many", "unknown": '"colour"'}[name]
-        assert old in good
-        (folder / "config.pbtxt").write_text(good.replace("NAME", name).replace(old, new))
+    good = config_pbtxt(runtime, outputs=checkable_outputs(1, 1))
+    assert '"jitter"' in good
+    (path / "broken" / "1").mkdir(parents=True)
+    (path / "broken" / "config.pbtxt").write_text(good.replace('"jitter"', '"colour"'))
     return path
 
 
@@ -154,15 +143,6 @@ async def test_a_request_with_an_error_leaves_others_alone(endpoint: str, caller
     assert (await caller.infer(endpoint, "dyn_len128", np.ones((1, 8), np.int64)))["embedding"][0, 0] == 8
 
 
-@pytest.mark.parametrize(
-    ("runtime", "reason"),
-    [
-        ("no_latency", "latency_us is missing"),
-        ("bad_point", "'64:1' is not length:batch:us"),
-        ("bad_number", "parameter jitter: 'many' is not a number"),
-        ("unknown", "unknown parameter colour"),
-    ],
-)
-async def test_a_wrong_configuration_is_refused(pool: LocalPool, runtime: str, reason: str) -> None:
-    with pytest.raises(WorkerError, match=reason):
-        await pool.load("w0", runtime)
+async def test_a_wrong_configuration_is_refused(pool: LocalPool) -> None:
+    with pytest.raises(WorkerError, match="unknown parameter colour"):
+        await pool.load("w0", "broken")

@@ -50,6 +50,7 @@ from pathlib import Path
 from arlo.config import load
 from arlo.control.gateway.admin import AdminClient
 from arlo.control.gateway.process import GatewayProcess
+from arlo.control.mode import mode_of
 from arlo.control.reconcile.placement import deployment_message
 from arlo.catalog.manifest import Manifest
 from arlo.workers import LocalPool
@@ -65,7 +66,8 @@ async def main():
     addresses = await gateway.start()
     async with AdminClient(addresses.admin) as admin:
         instances = [("w0", "m_len32")]
-        await admin.apply(deployment_message(config, Manifest.load(repository), instances, endpoints, version=7))
+        mode = mode_of(config, Manifest.load(repository))
+        await admin.apply(deployment_message(mode, instances, endpoints, version=7))
     told = {"pid": gateway.pid, "adopted": gateway.adopted, "addresses": dataclasses.asdict(addresses)}
     print(json.dumps(told), flush=True)
     await asyncio.Event().wait()

@@ -257,6 +257,8 @@ async def test_rows_of_any_length_in_one_request(plugin: Plugin) -> None:
     assert timing["execute_us"] <= timing["total_us"]
     assert (await plugin.ask([[7] * 16]))["computed_tokens"] == 16
     assert (await plugin.ask([[7] * 17]))["computed_tokens"] == 64
+    with pytest.raises(InferenceServerException, match="takes 1 to 128 tokens"):
+        await plugin.ask([[1] * 129])
 
 
 async def test_http_and_the_per_length_models(plugin: Plugin) -> None:
@@ -379,35 +381,6 @@ async def test_system_shared_memory_both_ways(plugin: Plugin) -> None:
         shared_memory.destroy_shared_memory_region(region)
 
 
-async def test_what_is_wrong_is_said(plugin: Plugin) -> None:
-    for rows, words in (([[1] * 129], "takes 1 to 128 tokens"), ([[-1]], "has the token id"), ([[]], "has length 0")):
-        with pytest.raises(InferenceServerException, match=words):
-            await plugin.ask(rows)
-    with pytest.raises(InferenceServerException, match="arlo_class must be"):
-        await plugin.ask([[1]], parameters={"arlo_class": "urgent"})
-    await plugin.ask([[1]], parameters={"arlo_class": "bulk"})
-
-
-async def test_deadlines_and_cancelled_calls_cost_no_execution(plugin: Plugin) -> None:
-    busy = [asyncio.ensure_future(plugin.ask([[1] * 120] * 8)) for _ in range(4)]
-    await asyncio.sleep(0)
-    with pytest.raises(InferenceServerException, match="deadline"):
-        await plugin.ask([[1] * 100], timeout=1000)  # microseconds
-    gone = [asyncio.ensure_future(plugin.ask([[1] * 120])) for _ in range(4)]
-    await asyncio.sleep(0.002)
-    for call in gone:
-        call.cancel()
-    for call in gone:
-        with contextlib.suppress(asyncio.CancelledError, InferenceServerException):
-            await call
-    await asyncio.gather(*busy)
-    while True:
-        statistics = (await plugin.grpc.get_inference_statistics("m")).model_stats[0]
-        if statistics.inference_stats.fail.count >= 5:
-            break
-        await asyncio.sleep(0.01)
-
-
 async def test_engines_are_reloaded_and_unloaded_under_traffic(plugin: Plugin) -> None:
     over = False
     answered = 0
@@ -428,17 +401,6 @@ async def test_engines_are_reloaded_and_unloaded_under_traffic(plugin: Plugin) -
     over = True
     await asyncio.gather(*clients)
     assert answered > 20
-
-
-async def test_a_length_that_no_engine_takes(plugin: Plugin) -> None:
-    """A row waits for its engine, and is refused when none comes."""
-    await plugin.grpc.unload_model("m_len128")
-    with pytest.raises(InferenceServerException, match="m_len128 is not loaded"):
-        await plugin.ask([[1] * 100])
-    await plugin.ask([[1] * 64])
-    waits = asyncio.ensure_future(plugin.ask([[1] * 100]))
-    await plugin.grpc.load_model("m_len128")
-    await waits
 
 
 async def test_traces_of_requests_and_of_their_batches(plugin: Plugin) -> None:
@@ -513,7 +475,7 @@ async def test_what_comes_at_once_is_answered_once(plugin: Plugin) -> None:
     )
     assert sum(outcomes.values()) == 600
     assert set(outcomes) <= {"answered", "cancelled", "StatusCode.UNAVAILABLE"}, outcomes
-    assert outcomes["answered"] > 0
+    assert min(outcomes[each] for each in ("answered", "StatusCode.UNAVAILABLE")) > 0
     pending = [f'nv_inference_pending_request_count{{model="{model}",version="1"}}' for model in ("m", "t")]
     queued = [f'arlo_plugin_queued_rows{{model="{model}"}}' for model in ("m", "t")]
     while any(plugin.metrics()[key] for key in (*pending, *queued)):
@@ -536,7 +498,7 @@ async def test_the_logical_model_is_unloaded_when_all_are_answered(plugin: Plugi
 
 @pytest.mark.parametrize("further", [(), ("--allow-http=false", "--allow-metrics=false")])
 async def test_the_commands(tmp_path: Path, further: tuple[str, ...]) -> None:
-    """`arlo emulate --plugin` writes what `arlo triton` serves until Ctrl-C; its own options count."""
+    """`arlo compile emulate --plugin` writes what `arlo serve triton` serves until Ctrl-C; its own options count."""
     arlo = Path(sys.executable).parent / "arlo"
     written = await asyncio.create_subprocess_exec(
         arlo, "emulate", "--out", tmp_path / "emu", "--max-lengths", "64", "--latency-ms", "1", "--plugin"

@@ -1,5 +1,5 @@
-"""From one server with the plugin to a fleet: the gateway in front of two, one as `arlo triton` starts it and one as
-deploy/plugin/docker-compose.yml does, on the repository that each of them serves by itself."""
+"""From one server with the plugin to a fleet: the gateway in front of two, one as `arlo serve triton` starts it and one
+as deploy/plugin/docker-compose.yml does, on the repository that each of them serves by itself."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_two_servers_with_the_plugin_are_one_fleet(tmp_path: Path) -> None
         )
         async with plain_triton(repository, second) as plain:
             cluster = await stack.enter_async_context(cluster_of(config, make_pool(config)))
-            assert "the plugin" in cluster.scheduler.choice.text
+            assert "the plugin" in cluster.mode.choice.text
             load = await stack.enter_async_context(steady_load(endpoint(cluster), rate=150, lengths=(1, 128)))
             await load.more(200)
             await ask(alone, 100)

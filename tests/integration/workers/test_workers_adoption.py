@@ -167,43 +167,39 @@ async def test_nobody_comes(repository: Path, tmp_path: Path, alive: Alive, even
         assert not {worker.pid for worker in await pool.workers()} & set(pids)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"linger_s": 0.0}, {"extra": ("--log-verbose=1",)}, {"gpus": ["0"]}, {"admin_key": None}, {"metrics": True}],
-    ids=["linger", "arguments", "gpu", "key", "metrics"],
-)
-async def test_one_that_would_be_started_otherwise_is_replaced(
-    repository: Path, tmp_path: Path, alive: Alive, other: dict[str, Any]
-) -> None:
-    with owner(repository, tmp_path, load=("w0",)) as (process, before):
-        process.kill()
-        process.wait()
-        async with heir(repository, tmp_path, **other) as pool:
-            after = (await pool.workers())[0]
-            assert after.pid != before[0]["pid"]
-            assert not alive(before[0]["pid"])
-            assert after.runtimes == ()
+async def test_one_that_would_be_started_otherwise_is_replaced(repository: Path, tmp_path: Path, alive: Alive) -> None:
+    changes: list[dict[str, Any]] = [{}, {"linger_s": 30.0}, {"extra": ("--log-verbose=1",)}, {"gpus": ["0"]}]
+    options: dict[str, Any] = {}
+    before: int | None = None
+    for change in (*changes, {"admin_key": None}):
+        options |= change
+        with owner(repository, tmp_path, load=("w0",), **options) as (process, workers):
+            assert workers[0]["pid"] != before
+            assert before is None or not alive(before)
+            before = workers[0]["pid"]
+            process.kill()
+            process.wait()
+    assert before is not None
+    async with heir(repository, tmp_path, **options | {"metrics": True}) as pool:
+        after = (await pool.workers())[0]
+        assert after.pid != before
+        assert not alive(before)
+        assert after.runtimes == ()
 
 
-@pytest.mark.parametrize("damage", ["no record", "garbage", "killed", "stopped"])
-async def test_one_that_is_not_to_be_used_is_replaced(
-    repository: Path, tmp_path: Path, alive: Alive, damage: str
-) -> None:
-    with owner(repository, tmp_path) as (process, before):
+async def test_those_that_are_not_to_be_used_are_replaced(repository: Path, tmp_path: Path, alive: Alive) -> None:
+    with owner(repository, tmp_path, workers=4) as (process, before):
         process.kill()
         process.wait()
-        record = tmp_path / "w0.process.json"
-        if damage == "no record":
-            record.unlink()
-        elif damage == "garbage":
-            record.write_text('{"version": 1, "pid"')
-        else:
-            os.kill(before[0]["pid"], signal.SIGKILL if damage == "killed" else signal.SIGSTOP)
-        async with heir(repository, tmp_path, exit_timeout_s=10) as pool:
-            after = (await pool.workers())[0]
-            assert (after.state, after.restarts) == ("ready", 0)
-            assert after.pid != before[0]["pid"]
-            assert not alive(before[0]["pid"])
+        (tmp_path / "w0.process.json").unlink()
+        (tmp_path / "w1.process.json").write_text('{"version": 1, "pid"')
+        os.kill(before[2]["pid"], signal.SIGKILL)
+        os.kill(before[3]["pid"], signal.SIGSTOP)
+        async with heir(repository, tmp_path, workers=4, exit_timeout_s=10) as pool:
+            for after, one in zip(await pool.workers(), before, strict=True):
+                assert (after.id, after.state, after.restarts) == (one["id"], "ready", 0)
+                assert after.pid != one["pid"]
+                assert not alive(one["pid"])
 
 
 async def test_a_pool_that_has_grown(repository: Path, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from benchmarks.gpu import profiles, report
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.serve import latency_of
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = ROOT / "benchmarks" / "gpu" / "offline" / "run.sh"
@@ -88,19 +87,6 @@ def test_a_stage_keeps_its_cells_and_ends_when_the_next_would_not_fit(tmp_path: 
     assert kept[:2] == [{"number": 0}, {"number": 1, "error": "RuntimeError: no memory"}]
 
 
-@pytest.mark.long
-def test_a_stage_made_longer_ends_in_time(tmp_path: Path) -> None:
-    start_s = time.monotonic()
-    command = [str(RUN), "40", "--out", str(tmp_path / "out"), "--dry", "table"]
-    environment = {**os.environ, "ARLO_KIT_STRETCH": "table"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert time.monotonic() - start_s < 40 + 5 + BUSY_S
-    assert "table: done" in done.stdout or "table: ended by its time limit" in done.stdout  # between cells, or in one
-    cells = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert cells[0]["graph_ms"] > 0
-    assert "compiled" not in {cell["kind"] for cell in cells}  # the last section
-
-
 def test_a_report_of_recorded_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from arlo.simulator.profiles import load_profile
 
@@ -136,22 +122,3 @@ def test_the_cost_of_packed_batches_is_fitted() -> None:
     full = [(1024, rows, 1020 + rows, s, 800 + 0.001 * s) for rows, s in ((1, 10_000), (2, 40_000), (3, 90_000))]
     assert profiles.fit(full) == pytest.approx((800, 0, 0.001))
     assert profiles.fit([(1024, 1, 1000, 9, 700.0)]) == (700, 0, 0)
-
-
-def test_latencies_of_what_is_served() -> None:
-    table = [
-        {"shape": "s", "kind": "static", "length": 64, "rows": 1, "host_ms": 1.0},
-        {"shape": "s", "kind": "static", "length": 64, "rows": 8, "host_ms": 4.0},
-        {"shape": "s", "kind": "packed", "tokens": 512, "mix": "mix", "host_ms": 2.0},
-    ]
-    ms = {
-        kinds: list(latency_of(table, "s", kinds).values())
-        for kinds in (("static",), ("packed",), ("static", "packed"))
-    }
-    assert ms == {  # packed batches of 128 and 256 rows too; both pack from 2,048 tokens on
-        ("static",): [1.0, 4.0],
-        ("packed",): [2.0, 2.0, 32.0, 64.0],
-        ("static", "packed"): [1.0, 4.0, 32.0, 64.0],
-    }
-    with pytest.raises(ValueError, match="run the stage `table` first"):
-        latency_of(table, "other", ("static",))

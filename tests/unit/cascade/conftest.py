@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from arlo.cascade.decide import Answers, answers
-from arlo.cascade.manifest import CascadeManifest
 from arlo.cascade.records import Recorded, Records, read_data
 from arlo.cascade.spec import StageSpec
 from arlo.cascade.study import pruned_variant, stage_key
 from arlo.catalog.manifest import Manifest, OutputTensor
 from arlo.cli import main
+from arlo.cli.fit.stages import Wanted, describe
 from arlo.workers.emulated.repository import write_emulated_repository
 
 LABELS = ("games", "mail", "web", "net")
@@ -68,10 +68,9 @@ def made(tmp_path: Path) -> Made:
                 line = {"text": f"text {i}", "group": f"g{i // 2}"} | ({"label": LABELS[y[i]]} if labelled else {})
                 file.write(json.dumps(line) + "\n")
         names = [f"s{i}" for i in range(len(strengths))]
-        stages = [arg for n in names for arg in ("--stage", f"{n}={repository(tmp_path, n)}")]
-        path = tmp_path / "cascade.json"
-        assert main(["cascade", "init", *stages, "--out", str(path), "--labels", ",".join(LABELS)]) == 0
-        cascade, data = CascadeManifest.load(path), read_data(tmp_path / "texts.jsonl")
+        path, data = tmp_path / "cascade.json", read_data(tmp_path / "texts.jsonl")
+        cascade = describe(Wanted(out=path, repositories={n: repository(tmp_path, n) for n in names}, labels=LABELS))
+        cascade.save(path)
         records = Records(tmp_path / "records", data)
         tokens = rng.integers(5, 60, rows).astype(np.int32)
         whole = []
@@ -90,6 +89,11 @@ def made(tmp_path: Path) -> Made:
         return path
 
     return make
+
+
+def fit(path: Path, *more: str, code: int = 0) -> None:
+    """`arlo fit` of what `made` wrote; all of its records are there."""
+    assert main(["fit", str(path), "--data", str(path.parent / "texts.jsonl"), *more]) == code
 
 
 def part(logits: np.ndarray, tokens: np.ndarray, ms: float, rng: np.random.Generator) -> Recorded:

@@ -101,7 +101,7 @@ def test_a_missing_field_and_a_missing_file(made: CascadeManifest, tmp_path: Pat
     (tmp_path / "cascade.json").write_text(json.dumps(raw))
     with pytest.raises(ConfigError, match="lacks the field 'task'"):
         CascadeManifest.load(tmp_path)
-    with pytest.raises(ConfigError, match="arlo cascade init"):
+    with pytest.raises(ConfigError, match="arlo fit"):
         CascadeManifest.load(tmp_path / "other.json")
     (tmp_path / "cascade.json").write_text('{"format": NaN}')
     with pytest.raises(ConfigError, match="no number"):

@@ -9,17 +9,14 @@ import pytest
 
 from benchmarks.papers.hybridserve import plan
 
-from .conftest import Made
+from .conftest import Made, fit
 
 
 @pytest.mark.long
 def test_stages_on_workers(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     path = made(strengths=(2.2, 3.2))
-    from arlo.cli import main
-
     texts = str(path.parent / "texts.jsonl")
-    for action in ("calibrate", "search"):
-        assert main(["cascade", action, str(path), "--data", texts]) == 0
+    fit(path)
 
     def packed(memory_mb: int, *more: str, code: int = 0) -> Any:
         capsys.readouterr()

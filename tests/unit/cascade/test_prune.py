@@ -10,14 +10,13 @@ import pytest
 from arlo.cascade.prune import (
     Rewording,
     Vocabulary,
-    first_words,
     prune,
-    random_words,
     vocabulary_of,
     word_starts,
     words_of,
 )
 from arlo.cascade.spec import Prune
+from benchmarks.papers.tabi.words import first_words, random_words
 
 PIECES = ["[CLS]", "[SEP]", "without", "this", "paper", "is", "beauti", "##fully", "written", "and", "enjoy", "##able"]
 WORDS = ["this", "paper", "is", "beauti", "##fully", "written", "and", "enjoy", "##able"]

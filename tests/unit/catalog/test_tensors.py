@@ -75,7 +75,7 @@ def test_a_manifest_comes_back(tmp_path: Path) -> None:
         (lambda raw: raw["inputs"][0].update(role="other", datatype="INT64"), "has dims or a length_rule"),
         (
             lambda raw: raw["adaptation"].update(kind="magic"),
-            "kind 'magic'; known are none, merge, prune, prompt, prefix",
+            "kind 'magic'; known are none, merge, prompt, prefix",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""`arlo wrap`: what a file says becomes a repository that Triton and the gateway read alike."""
+"""`arlo compile wrap`: what a file says becomes a repository that Triton and the gateway read alike."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 from arlo import errors
 from arlo.cli import app, main
-from arlo.cli.commands import COMMANDS
+from arlo.cli.commands import ACTIONS, COMMANDS
 from arlo.control.gateway.admin import AdminClient
 from tests.fakes.admin_server import AdminServer, deployment
 
@@ -42,9 +42,9 @@ def test_help_lists_every_command_with_examples_and_exit_codes(capsys: pytest.Ca
         assert f"  {code:<4} {meaning}" in text
 
 
-@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS + ACTIONS])
 def test_every_command_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--help"]) == 0
+    assert main([*command.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert "example" in text.lower()
     assert max(len(line) for line in text.splitlines()) <= 120
@@ -64,12 +64,14 @@ def test_exit_codes_of_the_error_tree_are_documented() -> None:
     [
         (["serv", "x.toml"], "unknown command 'serv': did you mean 'serve'?"),
         (["zzzzzz"], "unknown command 'zzzzzz': `arlo --help` lists the commands"),
-        (["status", "--jsn"], "arlo status: error: unknown argument: --jsn"),
-        (["status", "x.toml", "--admin", "h:1"], "give CONFIG.toml or --admin, not both"),
-        (["status", "--interval", "0"], "--interval must be from 0.1 to 60 seconds, not 0"),
+        (["top", "--jsn"], "arlo top: error: unknown argument: --jsn"),
+        (["compile", "inspect", "--jsn", "x"], "arlo compile inspect: error: unknown argument: --jsn"),
+        (["inspect", "x"], "unknown command 'inspect': did you mean 'compile inspect'?"),
+        (["top", "x.toml", "--admin", "h:1"], "give CONFIG.toml or --admin, not both"),
+        (["top", "--once", "--interval", "0"], "--interval must be from 0.1 to 60 seconds, not 0"),
         (["config", "check", "no.toml"], "no.toml does not exist"),
         (["serve", "no.toml"], "no.toml does not exist"),
-        (["gateway", "no.toml"], "no.toml does not exist"),
+        (["serve", "gateway", "no.toml"], "no.toml does not exist"),
     ],
 )
 def test_wrong_command_lines_exit_2_with_one_line(
@@ -122,24 +124,24 @@ def test_config_show_and_check(serve_toml: Path, capsys: pytest.CaptureFixture[s
 
 async def test_status_as_json_and_as_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     async with AdminServer() as server:
-        assert await asyncio.to_thread(main, ["status", "--admin", server.address, "--json"]) == 0
+        assert await asyncio.to_thread(main, ["top", "--once", "--admin", server.address, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["health"] == "empty"
         async with AdminClient(server.address) as admin:
             await admin.apply(deployment(5))
-        assert await asyncio.to_thread(main, ["status", "--admin", server.address, "--json"]) == 0
+        assert await asyncio.to_thread(main, ["top", "--once", "--admin", server.address, "--json"]) == 0
         status = json.loads(capsys.readouterr().out)
         assert status["health"] == "ready"
         assert status["deployment"]["version"] == 5
         (stats,) = status["stats"].values()
         assert stats["instances"][0]["state"] == "active"
-        assert await asyncio.to_thread(main, ["status", "--admin", server.address]) == 0
+        assert await asyncio.to_thread(main, ["top", "--once", "--admin", server.address]) == 0
         screen = capsys.readouterr().out
         assert "deployment 5" in screen
         assert "m_64" in screen
 
 
 def test_status_of_nobody_exits_6(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--admin", "127.0.0.1:1"]) == 6
+    assert main(["top", "--once", "--admin", "127.0.0.1:1"]) == 6
     assert "no gateway answers at the admin address 127.0.0.1:1" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""Every `arlo ...` command and option in the documents is one that the program has."""
+"""Every `arlo ...` command and option in the documents, and in texts of the program, is one that the program has."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ from arlo.cli.commands import BY_NAME, nested
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FOLDERS = (
+    "arlo",
+    "compile",
+    "simulator",
+    "traces",
+    "triton_repo",
+    "src",
+    "proto",
+    "deploy",
+    "examples",
+    "benchmarks",
+    "tools",
+)
+KINDS = {".py", ".h", ".cc", ".proto", ".toml", ".yaml", ".yml", ".md", ".txt"}
 
 
 def commands(page: str) -> Iterator[str]:
@@ -40,7 +54,8 @@ def wrong_in(command: str, known: dict[str, argparse.ArgumentParser]) -> list[st
         return []  # COMMAND, --help, ...
     if name not in known:
         return [name]
-    parser = known[name]
+    name = next((each for each in (" ".join([name, *words[1:2]]).strip(",.)"),) if each in known), name)
+    parser, words = known[name], words[name.count(" ") :]
     wrong = []
     choices = {c for action in parser._actions if action.dest in ("action", "what") for c in action.choices or ()}
     if choices and len(words) > 1 and re.fullmatch(r"[a-z][a-z-]*", words[1]) and words[1] not in choices:
@@ -67,7 +82,19 @@ def test_commands_and_options_exist(page: Path, known: dict[str, argparse.Argume
     assert not wrong
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_commands_in_texts_exist(folder: str, known: dict[str, argparse.ArgumentParser]) -> None:
+    files = [path for path in (ROOT / folder).rglob("*") if path.suffix in KINDS and path.is_file()]
+    assert files
+    wrong = {
+        str(path.relative_to(ROOT)): found
+        for path in files
+        if (found := [e for c in re.findall(r"`arlo\s+([^`]+)`", path.read_text()) for e in wrong_in(c, known)])
+    }
+    assert wrong == {}
+
+
 def test_what_does_not_exist_is_found(known: dict[str, argparse.ArgumentParser]) -> None:
-    page = "by `arlo bench`, `arlo compile --signals\nimportance` and\n```sh\narlo cascade nothing x --json # a\n```\n"
+    page = "by `arlo bench`, `arlo compile --signals\nimportance` and\n```sh\narlo config nothing x --json # a\n```\n"
     wrong = [each for command in commands(page) for each in wrong_in(command, known)]
-    assert wrong == ["cascade nothing", "bench", "compile --signals"]
+    assert wrong == ["config nothing", "bench", "compile --signals"]

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from arlo import config
-from arlo.cli.demo import emulated
-from arlo.cli.demo.check import LIMIT, Difference, compare
-from arlo.cli.demo.command import demo_config, for_demo, fresh
-from arlo.cli.demo.measure import Capacity, capacity, disturbance, measure, plan, workers_for
 from arlo.traces import parse_lengths, rescale
+from benchmarks.demos.whole import emulated
+from benchmarks.demos.whole.__main__ import EXAMPLE, for_demo, fresh
+from benchmarks.demos.whole.check import LIMIT, Difference, compare
+from benchmarks.demos.whole.measure import Capacity, capacity, disturbance, measure, plan, workers_for
 
 
 class Constant:
@@ -46,7 +46,7 @@ def test_nothing_compared_is_not_well() -> None:
 
 
 def test_demo_configuration_is_that_of_the_checkout_and_moves_to_free_ports(tmp_path: Path) -> None:
-    loaded = config.load(demo_config())
+    loaded = config.load(EXAMPLE)
     assert loaded.gateway.grpc_address == "127.0.0.1:8001"
     assert loaded.gateway.http_address == "127.0.0.1:8002"
     assert loaded.model.name == "minilm"
@@ -111,7 +111,7 @@ async def test_measuring_keeps_every_worker_busy(monkeypatch: pytest.MonkeyPatch
             await asyncio.sleep(0.01)
             under_way -= 1
 
-    monkeypatch.setattr("arlo.cli.demo.measure.LEAST_S", 0.2)
+    monkeypatch.setattr("benchmarks.demos.whole.measure.LEAST_S", 0.2)
     found = await measure(Client(), ["a", "b", "c"], 3, threading.Event())
     assert found is not None
     assert most == 6

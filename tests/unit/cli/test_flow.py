@@ -1,4 +1,4 @@
-"""`arlo flow`: what it prints, and its exit codes."""
+"""`arlo plan flow`: what it prints, and its exit codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def toy(tmp_path: Path) -> str:
 
 
 def test_a_plan_for_scripts(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["flow", "plan", toy, "--workers", "4", "--demand", "60", "--json"]) == 0
+    assert main(["plan", "flow", toy, "--workers", "4", "--demand", "60", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["step"], plan["workers"], plan["optimal"]) == ("accuracy", 4, True)
     assert plan["accuracy"] == pytest.approx(0.78)
@@ -51,7 +51,7 @@ def test_a_plan_for_scripts(toy: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_plan_for_people(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["flow", "plan", toy, "--workers", "4", "--demand", "100"]) == 0
+    assert main(["plan", "flow", toy, "--workers", "4", "--demand", "100"]) == 0
     text = capsys.readouterr().out
     assert "overload scaling" in text
     assert "overload: 4 workers serve" in text
@@ -64,13 +64,13 @@ def test_the_window_of_a_plan_is_a_poisson_process_or_a_trace(
     Path(toy).write_text(text)
 
     def plan(*more: str) -> dict[str, Any]:
-        assert main(["flow", "plan", toy, "--workers", "500", "--demand", "200", "--json", *more]) == 0
+        assert main(["plan", "flow", toy, "--workers", "500", "--demand", "200", "--json", *more]) == 0
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return found
 
     def trace(name: str, *arrivals: str) -> str:
         made = str(tmp_path / name)
-        assert main(["trace", "make", made, "--rate", "200", "--duration-s", "150", *arrivals]) == 0
+        assert main(["simulate", "trace", "make", made, "--rate", "200", "--duration-s", "150", *arrivals]) == 0
         capsys.readouterr()
         return made
 
@@ -79,7 +79,7 @@ def test_the_window_of_a_plan_is_a_poisson_process_or_a_trace(
     assert even["utilisation"] >= chance["utilisation"] > bursty["utilisation"]
     assert even["workers"] <= chance["workers"] < bursty["workers"]
     assert f"utilisation {bursty['utilisation']:.3g}: " in bursty["note"]
-    assert main(["flow", "plan", toy, "--workers", "500", "--demand", "200"]) == 0
+    assert main(["plan", "flow", toy, "--workers", "500", "--demand", "200"]) == 0
     assert chance["note"] in capsys.readouterr().out
     short = plan("--trace", trace("short.csv", "--duration-s", "15"))
     assert short["utilisation"] == 0.8
@@ -93,7 +93,7 @@ def test_what_is_odd_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     )
     odd = odd.replace("{a1 = 2, a2 = 1}", "2").replace("[[1, 12.5]]", "[[1, 12.5], [2, 10], [4, 60]]")
     path.write_text(odd)
-    assert main(["flow", "check", str(path), "--json"]) == 0
+    assert main(["plan", "flow", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [text.split(":")[0] for text in found["warnings"]] == [
         "stage 'A'",
@@ -104,14 +104,14 @@ def test_what_is_odd_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "2 rows of 1 tokens take less time than 1" in found["warnings"][1]
     assert "batches up to 2 are enough" in found["warnings"][2]
     path.write_text(TOY.replace("slo_ms = 1000", "slo_ms = 70"))
-    assert main(["flow", "check", str(path)]) == 1
+    assert main(["plan", "flow", str(path)]) == 1
     assert "slo_below_latency(A>B): executing takes 37.5 ms at least" in capsys.readouterr().out
 
 
 def test_a_report(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, flow = tmp_path / "flow.json", Path(toy)
     flow.write_text(flow.read_text().replace("utilisation = 1", ""))
-    assert main(["flow", "report", toy, "--workers", "4", "--out", str(out), "--json"]) == 0
+    assert main(["plan", "flow", toy, "--workers", "4", "--report", str(out), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["capacity_most_accurate"] == pytest.approx(20, rel=0.01)
     assert said["capacity"] == pytest.approx(80, rel=0.01)
@@ -129,15 +129,15 @@ def test_a_report(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan", "none.toml", "--demand", "1"], "none.toml does not exist"),
-        (["plan", "TOY", "--demand", "-1"], "demand must be above 0"),
-        (["plan", "TOY", "--demand", "1", "--workers", "0"], "workers must be at least 1"),
-        (["plan", "TOY", "--demand", "1", "--within", "2"], "--within must be from 0 to 1"),
-        (["plan", "TOY", "--demand", "1", "--trace", "t.csv"], 'for flows with utilisation = "window" only'),
+        (["none.toml", "--demand", "1"], "none.toml does not exist"),
+        (["TOY", "--demand", "-1"], "demand must be above 0"),
+        (["TOY", "--demand", "1", "--workers", "0"], "workers must be at least 1"),
+        (["TOY", "--demand", "1", "--within", "2"], "--within must be from 0 to 1"),
+        (["TOY", "--demand", "1", "--trace", "t.csv"], 'for flows with utilisation = "window" only'),
     ],
 )
 def test_wrong_questions(toy: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["flow", *(toy if each == "TOY" else each for each in arguments)]) == 2
+    assert main(["plan", "flow", *(toy if each == "TOY" else each for each in arguments)]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -278,20 +278,9 @@ def test_the_trace_of_a_file_and_rows_of_each_request(tmp_path: Path, capsys: Ca
     assert [float(row["arrived_at_s"]) for row in read] == [0.0, 0.001, 0.002]
 
 
-def test_parquet_rows_or_what_is_missing(tmp_path: Path, capsys: Capture) -> None:
-    rows = tmp_path / "rows.parquet"
-    code = main(["simulate", *SHORT, "--record", str(rows), "--json"])
-    captured = capsys.readouterr()
-    if code == 3:
-        assert "Parquet needs pyarrow: pip install" in captured.err
-        pytest.skip("pyarrow is not installed, or not for this numpy")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    assert parquet.read_table(rows).num_rows == json.loads(captured.out)["requests"]
-
-
 def emulated(folder: Path, *arguments: str) -> str:
     """A repository of emulated runtimes."""
-    assert main(["emulate", "--out", str(folder), *arguments]) == 0
+    assert main(["compile", "emulate", "--out", str(folder), *arguments]) == 0
     return str(folder)
 
 
@@ -401,7 +390,7 @@ def test_flags_and_keys_agree() -> None:
         ("--find-workers --attainment 2", "--attainment must be above 0, at most 1, not 2"),
         ("--find-workers --workers 3", "leave --workers out"),
         ("--find-workers --scaling target", "--find-workers is for a fixed number of GPUs"),
-        ("--record x.txt", "--record writes .csv or .parquet, not '.txt'"),
+        ("--record x.txt", "--record writes .csv, not '.txt'"),
         ("--record x.csv --rate 1,2", "--record writes one run, but the lists ask for 2"),
         ("--plot x.png", "--plot writes a page, .html, or a file for `arlo report`, .json, not 'x.png'"),
         ("--save x.toml --rate 1,2", "--save writes one scenario, but the lists ask for 2 runs"),
@@ -435,17 +424,9 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples/simulate").glob("*.toml
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_run(path: Path, capsys: Capture) -> None:
     found = simulate(capsys, str(path), "--rate", "40", "--duration-s", "120")
-    if path.stem.startswith("loki"):
-        assert found["roots"] > 1000
-        assert found["violations"] < 0.01
-        return
-    if path.stem == "otas":
-        assert found["queries"] > 1000
-        assert found["outcomes"]["late"] == found["outcomes"]["evicted"] == 0
-        return
-    cascade = path.stem.startswith("cascade")
-    assert found["rows" if cascade else "requests"] > 1000
-    assert found["on_time" if cascade else "slo_attainment"] > 0.99
+    assert found["requests"] > 1000
+    assert found["slo_attainment"] > 0.99
+    assert found.get("types", {}).get("evicted", 0) == 0
 
 
 def test_there_are_examples() -> None:

@@ -63,7 +63,11 @@ def simulated(capsys: pytest.CaptureFixture[str], *words: str, file: Path = OTAS
     """Runs by policy."""
     assert main(["simulate", str(file), *words, "--duration-s", "30", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    return {run["run"]["tokens"]: run for run in found.get("runs", [found])}
+    alone = next((word.removeprefix("--tokens=") for word in words if word.startswith("--tokens=")), "price")
+    runs = {run["varied"].get("tokens", alone): run for run in found.get("runs", [found])}
+    for run in runs.values():
+        del run["wall_s"]
+    return runs
 
 
 @pytest.mark.parametrize("rate", [150, 500, 720])
@@ -73,17 +77,17 @@ def test_ours_is_never_below(capsys: pytest.CaptureFixture[str], rate: int) -> N
     found = simulated(capsys, "--rate", str(rate), f"--tokens=price,printed,{','.join(fixed)}")
     utility = {policy: run["utility"] for policy, run in found.items()}
     assert utility["price"] >= 0.999 * max(utility.values())  # type: ignore[type-var, operator]
-    assert all(sum(run["outcomes"].values()) == pytest.approx(1) for run in found.values())  # type: ignore[attr-defined]
-    assert len({run["queries"] for run in found.values()}) == 1
+    assert all(sum(run["types"].values()) == pytest.approx(1) for run in found.values())  # type: ignore[attr-defined]
+    assert len({run["requests"] for run in found.values()}) == 1
 
 
 def test_every_query_has_one_outcome(capsys: pytest.CaptureFixture[str]) -> None:
     """By kind of query the four outcomes add up; far beyond capacity most are evicted, and none is late."""
     run = simulated(capsys, "--rate", "2000", "--tokens=fixed:8", "--workers", "2")["fixed:8"]
     by_query = run["by_query"]
-    assert sum(sum(each.values()) for each in by_query.values()) == run["queries"]  # type: ignore[attr-defined]
-    assert run["outcomes"]["evicted"] > 0.4  # type: ignore[index]
-    assert run["outcomes"]["late"] == 0  # type: ignore[index]
+    assert sum(sum(each.values()) for each in by_query.values()) == run["requests"]  # type: ignore[attr-defined]
+    assert run["types"]["evicted"] > 0.4  # type: ignore[index]
+    assert run["types"]["late"] == 0  # type: ignore[index]
 
 
 @pytest.fixture
@@ -98,8 +102,11 @@ def test_rows_of_one_length_are_as_without(capsys: pytest.CaptureFixture[str], b
     plain = by_length.with_name("longest.toml")
     plain.write_text(LONGEST)
     words = ("--rate", "180", f"--tokens={POLICIES}")
-    wanted = simulated(capsys, *words, file=plain)
-    assert simulated(capsys, *words, "--length", "fixed:128", file=by_length) == wanted
+    known = ("utility", "types", "by_query", "rows", "batches", "accuracy", "outcomes", "mean_ms", "p99_ms")
+    runs = [simulated(capsys, *words, *more, file=file)
+            for file, more in ((plain, ()), (by_length, ("--length", "fixed:128")))]  # fmt: skip
+    wanted, found = ({policy: [run[key] for key in known] for policy, run in each.items()} for each in runs)
+    assert found == wanted
 
 
 def test_a_row_takes_the_shortest_engine(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
@@ -107,7 +114,7 @@ def test_a_row_takes_the_shortest_engine(capsys: pytest.CaptureFixture[str], by_
     words = ("--rate", "320", "--tokens=fixed:0")
     for length, evicted in (("fixed:20", False), ("fixed:33", True), ("fixed:100", True)):
         run = simulated(capsys, *words, "--length", length, file=by_length)["fixed:0"]
-        assert (run["outcomes"]["evicted"] > 0.3) == evicted, length  # type: ignore[index]
+        assert (run["types"]["evicted"] > 0.3) == evicted, length  # type: ignore[index]
 
 
 def test_counts_by_length(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
@@ -118,7 +125,7 @@ def test_counts_by_length(capsys: pytest.CaptureFixture[str], by_length: Path) -
     best = max(utility["fixed:-8"], utility["fixed:0"])  # type: ignore[type-var]
     assert utility["price"] > 1.04 * best  # type: ignore[operator]
     assert utility["price"] > 0.98 * max(utility.values())  # type: ignore[type-var, operator]
-    assert 0.3 < found["price"]["rows"]["-8"] / found["price"]["queries"] < 0.8  # type: ignore[index, operator]
+    assert 0.3 < found["price"]["rows"]["-8"] / found["price"]["requests"] < 0.8  # type: ignore[index, operator]
 
 
 def test_lengths_of_a_trace(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
@@ -128,7 +135,7 @@ def test_lengths_of_a_trace(capsys: pytest.CaptureFixture[str], by_length: Path)
     trace.write_text("arrived_at_s,length\n" + "".join(f"{at},{length}\n" for at, length in rows))
     assert main(["simulate", str(by_length), "--trace", str(trace), "--tokens=fixed:-8", "--json"]) == 0
     run = json.loads(capsys.readouterr().out)
-    assert run["queries"] == 3000
+    assert run["requests"] == 3000
     assert run["accuracy"] == pytest.approx(0.75, abs=0.03)
 
 
@@ -153,14 +160,14 @@ def test_joules_of_token_counts(capsys: pytest.CaptureFixture[str], by_length: P
         if policy == "price":
             assert drawn[0] > 1.2 * drawn[2]  # type: ignore[operator]
             assert drawn == sorted(drawn, reverse=True)  # type: ignore[type-var]
-            assert runs[2][policy]["rows"]["0"] < 0.02 * runs[2][policy]["queries"]  # type: ignore[index, operator]
+            assert runs[2][policy]["rows"]["0"] < 0.02 * runs[2][policy]["requests"]  # type: ignore[index, operator]
         else:
             assert runs[2][policy] == runs[0][policy]
-        assert all(run[policy]["outcomes"]["evicted"] == 0 for run in runs)  # type: ignore[index]
+        assert all(run[policy]["types"]["evicted"] == 0 for run in runs)  # type: ignore[index]
     alone = by_length.with_name("watts0.toml")
     run = simulated(capsys, "--rate", "0.5", "--tokens=fixed:0", "--length", "fixed:100", file=alone)["fixed:0"]
     assert run["joules"] == pytest.approx(0.010 * 100), "one row alone, 10 ms at 100 W"
-    assert run["joules_total"] == pytest.approx(run["joules"] * run["queries"])  # type: ignore[operator]
+    assert run["joules_total"] == pytest.approx(run["joules"] * run["requests"])  # type: ignore[operator]
 
 
 def test_energy_has_no_say_where_nothing_can_be_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -190,7 +197,7 @@ def test_a_joule_needs_watts(capsys: pytest.CaptureFixture[str], by_length: Path
     [
         (["--tokens", "best"], "--tokens must be printed, price or fixed:N, N of -20, -15"),
         (["--tokens", "fixed:3"], "not 'fixed:3'"),
-        (["--policy", "late"], "--policy does not go with a file of token counts"),
+        (["--policy", "late"], "--policy does not go with cluster.serves"),
         (["--length", "tweets"], "lengths make no difference to this body"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`arlo status` and `arlo top`: rates between two samples, small charts, and the commands over a real control port and
+"""`arlo top`: rates between two samples, small charts, and the commands over a real control port and
 admin server."""
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def test_a_row_of_a_cascade_is_one_row_whatever_stages_it_runs_on() -> None:
 def test_shadow_rows_that_differ_too_often_are_an_alarm() -> None:
     sample = cascade(1)
     shadows = sample.stats["kinds"]["shadows"]
-    shadows |= {"rows": 100, "disagreed": 9, "epsilon": 0.02, "alarm": True}
+    shadows |= {"rows": 100, "disagreed": 9, "may_differ": 2.0, "alarm": True}
     (note,) = document(sample)["now"]["flows"][0]["notes"]
     assert note[1] == "red"
     assert note[0].startswith("DRIFT: shadow rows: 100, 9 of which the last stage answers otherwise (9.0%); 2.0% may")
@@ -258,7 +258,7 @@ def test_tenants_and_audits() -> None:
     assert [line.split(":")[0] for line in lines] == ["tenant search", "tenant mail"]
     assert lines[1].endswith("; 75% of the worker time, at 8 times the price")
     assert audited(to_dict(stats)["audit"]) == []
-    stats.audit.rows, stats.audit.agreed, stats.audit.may_differ, stats.audit.accuracy = 200, 170, 25.0, 180.0
+    stats.audit.rows, stats.audit.disagreed, stats.audit.may_differ, stats.audit.accuracy = 200, 30, 25.0, 180.0
     ((text, style),) = audited(to_dict(stats)["audit"])
     assert text.startswith("audit: 170 of 200 rows, expected accuracy 90.0%, are answered alike")
     assert (text.endswith("30 differ: at most 25.0 may"), style) == (True, "")
@@ -381,7 +381,7 @@ async def cluster() -> AsyncIterator[tuple[str, MovingAdmin]]:
 
 
 async def status(*arguments: str) -> int:
-    return await asyncio.to_thread(main, ["status", *arguments])
+    return await asyncio.to_thread(main, ["top", "--once", *arguments])
 
 
 NOBODY = "127.0.0.1:1"
@@ -457,7 +457,7 @@ async def test_another_programs_port_is_named() -> None:
         (["--control", "127.0.0.1:0"], "that port is drawn when `arlo serve` starts"),
         (["--admin", "h:99999"], "--admin must be HOST:PORT"),
         (["x.toml", "--admin", "h:1"], "give CONFIG.toml or --admin, not both"),
-        ([], "standard output is not a terminal: use `arlo status` for one screen, or give --json"),
+        ([], "standard output is not a terminal: give --once for one screen, or --json"),
     ],
 )
 def test_wrong_command_lines(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

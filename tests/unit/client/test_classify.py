@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,16 @@ def answering(**arrays: Any) -> Any:
     return infer
 
 
+@contextlib.contextmanager
+def asked(kind: str, described: ModelInfo, **arrays: Any) -> Iterator[tuple[KServeServer, Twin]]:
+    """A server that answers with these arrays, and a client connected to it."""
+    with (
+        KServeServer(info=described, infer=answering(**arrays)) as server,
+        Twin(kind, server.endpoint, model="kinds") as client,
+    ):
+        yield server, client
+
+
 def test_of_a_cascade(kind: str) -> None:
     described = info(
         ("logits", "FP32", (-1, 2)),
@@ -48,13 +60,9 @@ def test_of_a_cascade(kind: str) -> None:
         ("cascade_reason", "INT32", (-1,)),
         labels=("cat", "dog"),
     )
-    infer = answering(
-        probabilities=[[0.9, 0.1], [0.25, 0.75]],
-        cascade_stage=np.array([0, 1]),
-        cascade_confidence=[0.875, 0.75],
-        cascade_reason=np.array([0, 5]),
-    )
-    with KServeServer(info=described, infer=infer) as server, Twin(kind, server.endpoint, model="kinds") as client:
+    answers = {"probabilities": [[0.9, 0.1], [0.25, 0.75]], "cascade_confidence": [0.875, 0.75]}
+    counted = {"cascade_stage": np.array([0, 1]), "cascade_reason": np.array([0, 5])}
+    with asked(kind, described, **answers, **counted) as (server, client):
         first, second = client.classify([[1, 2], [3]], parameters={"cascade": "ap"})
         assert (first.label, first.stage, first.confidence, first.reason) == ("cat", 0, 0.875, "confident")
         assert (second.label, second.reason, second.degraded) == ("dog", "stage_absent", True)
@@ -64,10 +72,7 @@ def test_of_a_cascade(kind: str) -> None:
 
 def test_of_another_classifier(kind: str) -> None:
     described = info(("logits", "FP32", (-1, 3)))
-    with (
-        KServeServer(info=described, infer=answering(logits=[[0.0, 2.0, 1.0]] * 2)) as server,
-        Twin(kind, server.endpoint, model="kinds") as client,
-    ):
+    with asked(kind, described, logits=[[0.0, 2.0, 1.0]] * 2) as (_, client):
         found = client.classify([[1], [2], [3]], batch_rows=2)
         assert [(each.label, each.stage, each.reason) for each in found] == [("1", None, None)] * 3
         assert found[0].probability == pytest.approx(float(np.exp(2) / np.exp([0, 2, 1]).sum()))
@@ -86,22 +91,16 @@ def test_of_another_classifier(kind: str) -> None:
 )
 def test_the_servers_activation_is_applied(kind: str, activation: str, logits: list[float], probability: float) -> None:
     described = dataclasses.replace(info(("logits", "FP32", (-1, len(logits)))), label_activation=activation)
-    with (
-        KServeServer(info=described, infer=answering(logits=[logits])) as server,
-        Twin(kind, server.endpoint, model="kinds") as client,
-    ):
+    with asked(kind, described, logits=[logits]) as (_, client):
         assert client.classify([[1]])[0].probability == pytest.approx(float(probability))
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 def test_numbers_that_are_none_have_no_label(kind: str, odd: float) -> None:
     described = info(("logits", "FP32", (-1, 2)))
-    with (
-        KServeServer(info=described, infer=answering(logits=[[0.0, 1.0], [odd, 1.0]])) as server,
-        Twin(kind, server.endpoint, model="kinds") as client,
-        pytest.raises(ServerError, match="NaN or infinite for row 1"),
-    ):
-        client.classify([[1], [2]])
+    with asked(kind, described, logits=[[0.0, 1.0], [odd, 1.0]]) as (_, client):
+        with pytest.raises(ServerError, match="NaN or infinite for row 1"):
+            client.classify([[1], [2]])
 
 
 def test_of_no_classifier(kind: str) -> None:
@@ -117,10 +116,7 @@ def test_of_several_tasks(kind: str) -> None:
         inputs=(*IDS, TensorInfo(name="task", datatype="INT64", shape=(-1, 1), optional=True)),
         tasks={"topic": ("cat", "dog"), "tone": ("mild", "harsh", "none")},
     )
-    with (
-        KServeServer(info=described, infer=answering(logits=[[0.0, 2.0, -8192.0]] * 3)) as server,
-        Twin(kind, server.endpoint, model="kinds") as client,
-    ):
+    with asked(kind, described, logits=[[0.0, 2.0, -8192.0]] * 3) as (server, client):
         rows = [
             {"input_ids": [1], "task": "tone"},
             {"input_ids": [2, 3], "task": "topic"},

@@ -37,51 +37,76 @@ def sent(request: Any) -> dict[str, Any]:
     }
 
 
-PLAIN = info(tensor("input_ids"), tensor("attention_mask"), outputs=(tensor("e", (-1, 4), "FP32"),))
+IDS, MASK = tensor("input_ids"), tensor("attention_mask")
+TYPES = tensor("token_type_ids", optional=True)
+PLAIN = info(IDS, MASK, outputs=(tensor("e", (-1, 4), "FP32"),))
+TEXTS = info(tensor("text", (-1, 1), "BYTES"), tensor("text_pair", (-1, 1), "BYTES", optional=True))
+TASK = tensor("task", (-1, 1), "INT32", optional=True)
+PIXELS = info(tensor("pixels", (-1, 1, 2, 2), "FP32"), TASK)
+PICTURE = np.arange(4.0).reshape(1, 2, 2)
 
 
 # Requests ------------------------------------------------------------------------------------------------------------
 
 
-def test_one_row_goes_unpadded() -> None:
-    request = Codec(PLAIN).encode([row(101, 7, 102)], request_id="x")
+@pytest.mark.parametrize(
+    ("model", "rows", "expected"),
+    [
+        (PLAIN, [row(101, 7, 102)], {"input_ids": [[101, 7, 102]], "attention_mask": [[1, 1, 1]]}),
+        (PLAIN, [row(1), row(2, 3)], {"input_ids": [[1, 9], [2, 3]], "attention_mask": [[1, 0], [1, 1]]}),
+        (
+            info(tensor("input_ids", datatype="INT32"), tensor("attention_mask", datatype="INT32")),
+            [row(1, 2)],
+            {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]},
+        ),
+        (info(IDS, MASK, TYPES), [row(1, 2)], {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}),
+        (
+            info(IDS, MASK, TYPES),  # which one row has
+            [row(1), row(3, 4, token_type_ids=[0, 1])],
+            {"input_ids": [[1, 9], [3, 4]], "attention_mask": [[1, 0], [1, 1]], "token_type_ids": [[0, 0], [0, 1]]},
+        ),
+        (
+            info(IDS, MASK, tensor("token_type_ids")),
+            [row(1, 2)],
+            {"input_ids": [[1, 2]], "attention_mask": [[1, 1]], "token_type_ids": [[0, 0]]},
+        ),
+        (
+            info(tensor("input_ids", (-1, 4)), tensor("attention_mask", (-1, 4))),
+            [row(5, 6)],
+            {"input_ids": [[5, 6, 9, 9]], "attention_mask": [[1, 1, 0, 0]]},
+        ),
+        (info(IDS), [row(1, 2), row(3, 4)], {"input_ids": [[1, 2], [3, 4]]}),
+        (
+            PLAIN,
+            [row(1, 2, 3, attention_mask=[1, 0, 1])],
+            {"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]},
+        ),
+        (  # of no max_length: 512 places of masks are kept
+            PLAIN,
+            [row(*range(1, 701))],
+            {"input_ids": [list(range(1, 701))], "attention_mask": [[1] * 700]},
+        ),
+        (TEXTS, ["a", "naïve"], {"text": [[b"a"], ["naïve".encode()]]}),
+        (TEXTS, [("a", "b")], {"text": [[b"a"]], "text_pair": [[b"b"]]}),
+        (PIXELS, [PICTURE, PICTURE.astype(np.uint8)], {"pixels": [PICTURE.tolist()] * 2}),
+        (PIXELS, [{"pixels": PICTURE, "task": [2]}], {"pixels": [PICTURE.tolist()], "task": [[2]]}),
+        (
+            info(IDS, MASK, TASK),
+            [{"input_ids": [1, 2, 3], "task": [1]}, {"input_ids": [4], "task": [0]}],
+            {"input_ids": [[1, 2, 3], [4, 9, 9]], "attention_mask": [[1, 1, 1], [1, 0, 0]], "task": [[1], [0]]},
+        ),
+        (info(IDS, MASK, TASK), [[1, 2]], {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}),
+    ],
+)
+def test_what_is_sent(model: ModelInfo, rows: list[Any], expected: dict[str, Any]) -> None:
+    """Ids are padded with 9 and masks with 0; datatypes are the model's."""
+    codec = Codec(model, pad_id=9)
+    read = rows if isinstance(rows[0], PreparedRow) else RowReader(codec).read(rows)
+    request = codec.encode(read, request_id="x")
     assert (request.model_name, request.id, len(request.outputs)) == ("m", "x", 0)
-    assert [(t.datatype, tuple(t.shape)) for t in request.inputs] == [("INT64", (1, 3))] * 2
-    assert sent(request) == {"input_ids": [[101, 7, 102]], "attention_mask": [[1, 1, 1]]}
-
-
-def test_rows_are_padded_to_the_longest_with_the_pad_id_and_mask_0() -> None:
-    request = Codec(PLAIN, pad_id=9).encode([row(1), row(2, 3, 4)], request_id="x", outputs=["e"])
-    assert sent(request) == {"input_ids": [[1, 9, 9], [2, 3, 4]], "attention_mask": [[1, 0, 0], [1, 1, 1]]}
-    assert [o.name for o in request.outputs] == ["e"]
-
-
-TEXTS = info(tensor("text", (-1, 1), "BYTES"), tensor("text_pair", (-1, 1), "BYTES", optional=True))
-
-
-def test_a_model_that_takes_nothing_but_text_gets_it() -> None:
-    codec = Codec(TEXTS)
-    reader = RowReader(codec, max_length=8, truncate=True)
-    request = codec.encode(reader.read(["a", "naïve"]), request_id="x")
-    assert sent(request) == {"text": [[b"a"], ["naïve".encode()]]}
-    assert [tuple(t.shape) for t in request.inputs] == [(2, 1)]
-    assert request.parameters["truncate"].bool_param
-    pairs = codec.encode(reader.read([("a", "b")]), request_id="x")
-    assert sent(pairs) == {"text": [[b"a"]], "text_pair": [[b"b"]]}
-    with pytest.raises(InvalidRequestError, match="pairs of texts go in requests of their own"):
-        codec.encode(reader.read(["a", ("b", "c")]), request_id="x")
-    for wrong in (lambda: reader.read([[1, 2]]), lambda: codec.encode([row(1, 2)], request_id="x")):
-        with pytest.raises(InvalidRequestError, match="takes texts, not token ids"):
-            wrong()
-
-
-def test_outputs_by_token_are_whole_where_the_server_makes_the_tokens() -> None:
-    codec = Codec(dataclasses.replace(TEXTS, outputs=(tensor("tags", (-1, -1), "INT32"),)))
-    response = service_pb2.ModelInferResponse(model_name="m", id="x")
-    response.outputs.add(name="tags", datatype="INT32", shape=(1, 3))
-    response.raw_output_contents.append(np.arange(3, dtype="<i4").tobytes())
-    result = codec.decode(response, (0,), batched=False, attempts=1, elapsed_us=0)
-    assert result["tags"].tolist() == result.rows("tags")[0].tolist() == [0, 1, 2]
+    assert sent(request) == expected
+    datatypes = {each.name: each.datatype for each in model.inputs}
+    assert all(each.datatype == datatypes[each.name] for each in request.inputs)
 
 
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40), min_size=1, max_size=8))
@@ -95,65 +120,51 @@ def test_what_is_sent_is_what_was_given(rows: list[list[int]]) -> None:
         assert mask == sorted(mask, reverse=True)
 
 
-def test_int32_inputs_are_cast_and_refused_when_they_do_not_fit() -> None:
-    codec = Codec(info(tensor("input_ids", datatype="INT32"), tensor("attention_mask", datatype="INT32")))
-    request = codec.encode([row(1, 2)], request_id="")
-    assert [len(raw) for raw in request.raw_input_contents] == [8, 8]
-    assert sent(request) == {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}
-    with pytest.raises(InvalidRequestError, match="input_ids has values that do not fit INT32"):
-        codec.encode([row(2**40)], request_id="")
+@pytest.mark.parametrize(
+    ("model", "rows", "message"),
+    [
+        (info(tensor("input_ids", datatype="INT32")), [row(2**40)], "input_ids has values that do not fit INT32"),
+        (info(IDS), [row(1), row(2, 3)], "no attention mask"),
+        (PLAIN, [row(1, segment_ids=[0])], "no input segment_ids; it has input_ids, attention_mask"),
+        (info(IDS, MASK, TASK), [{"input_ids": [1], "task": [1]}, [5]], "a row lacks 'task'"),
+        (TEXTS, ["a", ("b", "c")], "pairs of texts go in requests of their own"),
+        (TEXTS, [[1, 2]], "takes texts, not token ids"),
+        (TEXTS, [row(1, 2)], "takes texts, not token ids"),
+        (PIXELS, [{"task": [1]}], "a row lacks 'pixels', which model m needs"),
+        (PIXELS, [], "no rows"),
+        (PIXELS, ["a text"], r"pixels must be of shape \[1, 2, 2\], not \[\]"),
+        (PIXELS, [PICTURE[0]], r"pixels must be of shape \[1, 2, 2\], not \[2, 2\]"),
+        (PIXELS, [np.stack([PICTURE, PICTURE])], "use infer_batch for several rows"),
+        (PIXELS, [[[1, 2], [3]]], "pixels must be of shape"),
+        (PIXELS, [PICTURE.astype(complex)], "pixels is FP32, and complex128 is none"),
+        (PIXELS, [{"pixels": PICTURE, "task": [1.5]}], "task is INT32, and float64 is none"),
+        (PIXELS, [{"pixels": PICTURE, "task": [1 << 40]}], "task has values that do not fit INT32"),
+        (PIXELS, [{"pixels": PICTURE, "other": PICTURE}], "there is no input other; there are pixels, task"),
+    ],
+)
+def test_rows_that_cannot_be_sent(model: ModelInfo, rows: list[Any], message: str) -> None:
+    codec = Codec(model)
+    with pytest.raises(InvalidRequestError, match=message):
+        codec.encode(rows if rows and isinstance(rows[0], PreparedRow) else RowReader(codec).read(rows), request_id="x")
 
 
-def test_optional_inputs_are_sent_only_when_a_row_has_them() -> None:
-    codec = Codec(info(tensor("input_ids"), tensor("attention_mask"), tensor("token_type_ids", optional=True)))
-    assert "token_type_ids" not in sent(codec.encode([row(1, 2)], request_id=""))
-    both = sent(codec.encode([row(1), row(3, 4, token_type_ids=[0, 1])], request_id=""))
-    assert both["token_type_ids"] == [[0, 0], [0, 1]]
-
-
-def test_a_required_third_input_is_zeros() -> None:
-    codec = Codec(info(tensor("input_ids"), tensor("attention_mask"), tensor("token_type_ids")))
-    assert sent(codec.encode([row(1, 2)], request_id=""))["token_type_ids"] == [[0, 0]]
-
-
-def test_a_fixed_width_is_padded_to() -> None:
-    codec = Codec(info(tensor("input_ids", (-1, 4)), tensor("attention_mask", (-1, 4))))
-    assert sent(codec.encode([row(5, 6)], request_id="")) == {
-        "input_ids": [[5, 6, 0, 0]],
-        "attention_mask": [[1, 1, 0, 0]],
-    }
-
-
-def test_without_a_mask_rows_must_be_of_one_length() -> None:
-    codec = Codec(info(tensor("input_ids")))
-    assert sent(codec.encode([row(1, 2), row(3, 4)], request_id="")) == {"input_ids": [[1, 2], [3, 4]]}
-    with pytest.raises(InvalidRequestError, match="no attention mask"):
-        codec.encode([row(1), row(2, 3)], request_id="")
-
-
-def test_the_callers_own_mask_is_sent() -> None:
-    assert sent(Codec(PLAIN).encode([row(1, 2, 3, attention_mask=[1, 0, 1])], request_id=""))["attention_mask"] == [
-        [1, 0, 1]
-    ]
-
-
-def test_rows_longer_than_the_cached_mask() -> None:
-    codec = Codec(info(tensor("input_ids"), tensor("attention_mask")))  # no max_length: 512 are cached
-    assert sent(codec.encode([row(*range(1, 701))], request_id=""))["attention_mask"] == [[1] * 700]
-
-
-def test_unknown_inputs_and_outputs_are_named() -> None:
-    with pytest.raises(InvalidRequestError, match="no input segment_ids; it has input_ids, attention_mask"):
-        Codec(PLAIN).encode([row(1, segment_ids=[0])], request_id="")
+def test_outputs_that_are_asked_for() -> None:
+    request = Codec(PLAIN).encode([row(1)], request_id="x", outputs=["e"])
+    assert [o.name for o in request.outputs] == ["e"]
     for outputs in (["nope"], [], "e"):
         with pytest.raises(InvalidRequestError, match=r"outputs must be a list of m's outputs \(e\)"):
             Codec(PLAIN).encode([row(1)], request_id="", outputs=outputs)
 
 
-def test_the_timeout_parameter_is_an_int64() -> None:
-    request = Codec(PLAIN).encode([row(1)], request_id="", timeout_us=1500)
+def test_parameters() -> None:
+    assert not Codec(PLAIN).encode([row(1)], request_id="").parameters
+    request = Codec(PLAIN, bulk=True).encode([row(1)], request_id="", timeout_us=1500)
     assert request.parameters["timeout"].WhichOneof("parameter_choice") == "int64_param"
     assert request.parameters["timeout"].int64_param == 1500
+    assert request.parameters["arlo_class"].string_param == "bulk"
+    cut = Codec(TEXTS)
+    request = cut.encode(RowReader(cut, max_length=8, truncate=True).read(["a"]), request_id="")
+    assert request.parameters["truncate"].bool_param
 
 
 @pytest.mark.parametrize("bad", [tensor("pixels", (-1, 3, -1, -1), "FP32"), tensor("x", (-1, -1), "FP32")])
@@ -169,10 +180,13 @@ def response_for(rows: list[PreparedRow]) -> Any:
     return answer(Codec(MODEL).encode(rows, request_id="q"))
 
 
-def test_bulk_work_says_so() -> None:
-    assert "arlo_class" not in Codec(MODEL).encode([row(4)], request_id="q").parameters
-    request = Codec(MODEL, bulk=True).encode([row(4)], request_id="q")
-    assert request.parameters["arlo_class"].string_param == "bulk"
+def test_outputs_by_token_are_whole_where_the_server_makes_the_tokens() -> None:
+    codec = Codec(dataclasses.replace(TEXTS, outputs=(tensor("tags", (-1, -1), "INT32"),)))
+    response = service_pb2.ModelInferResponse(model_name="m", id="x")
+    response.outputs.add(name="tags", datatype="INT32", shape=(1, 3))
+    response.raw_output_contents.append(np.arange(3, dtype="<i4").tobytes())
+    result = codec.decode(response, (0,), batched=False, attempts=1, elapsed_us=0)
+    assert result["tags"].tolist() == result.rows("tags")[0].tolist() == [0, 1, 2]
 
 
 def test_one_row_comes_back_without_a_row_dimension() -> None:
@@ -196,14 +210,10 @@ def test_a_batch_keeps_rows_first_and_rows_cuts_each_to_its_length() -> None:
     assert [r.tolist() for r in result.rows("sentence_embedding")] == [[4.0, 1.0], [11.0, 2.0]]
 
 
-def test_outputs_are_views_and_read_only() -> None:
+def test_outputs_are_views_and_read_only_and_an_unknown_one_names_those_there_are() -> None:
     result = Codec(MODEL).decode(response_for([row(4)]), (1,), batched=False, attempts=1, elapsed_us=0)
     with pytest.raises(ValueError, match="read-only"):
         result["sentence_embedding"][0] = 1
-
-
-def test_an_unknown_output_names_those_there_are() -> None:
-    result = Codec(MODEL).decode(response_for([row(4)]), (1,), batched=False, attempts=1, elapsed_us=0)
     with pytest.raises(NotFoundError, match="no output 'x'; it has last_hidden_state, sentence_embedding"):
         result["x"]
 

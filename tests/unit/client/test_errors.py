@@ -90,17 +90,6 @@ def attempts(*, timeout_s: float | None = 10.0, retries: int = 2) -> Attempts:
     return Attempts(timeout_s=timeout_s, retries=retries, rng=random.Random(1), started_s=100.0)
 
 
-def test_retries_are_bounded_by_number() -> None:
-    tries = attempts()
-    for _ in range(2):
-        tries.begin(100.0)
-        assert 0 < tries.failed(UnavailableError("x"), 100.0) <= LONGEST_BACKOFF_S
-    tries.begin(100.0)
-    with pytest.raises(UnavailableError) as caught:
-        tries.failed(UnavailableError("x"), 100.0)
-    assert caught.value.attempts == tries.made == 3
-
-
 def test_no_retry_that_the_deadline_would_cut_off() -> None:
     tries = attempts()
     tries.begin(100.0)
@@ -122,16 +111,6 @@ def test_no_deadline() -> None:
     tries = attempts(timeout_s=None)
     assert tries.begin(1e9) is None
     assert tries.failed(UnavailableError("x"), 1e9) > 0
-
-
-def test_only_what_is_safe_is_retried() -> None:
-    for cls in CLASSES:
-        if cls in (OverloadedError, UnavailableError):
-            continue
-        tries = attempts()
-        tries.begin(100.0)
-        with pytest.raises(cls):
-            tries.failed(cls("x"), 100.0)
 
 
 def test_backoff_doubles_up_to_a_bound_and_is_half_chance() -> None:

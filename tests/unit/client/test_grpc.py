@@ -291,45 +291,35 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return Authority(tmp_path_factory.mktemp("tls") / "authority")
 
 
-def server_credentials(authority: Any, name: str, *, mutual: bool = False) -> Any:
-    cert, key = authority.issue(name, loopback=name == "server")
-    return grpc.ssl_server_credentials(
+@pytest.mark.parametrize(
+    ("name", "mutual", "good", "bad"),
+    [
+        # Bad: the system does not know this authority; plain text.
+        ("server", False, lambda ca, cert, key: TLS(ca=ca), [lambda ca: TLS(), lambda ca: None]),
+        (
+            "gateway.example",  # which is not the name that is called
+            False,
+            lambda ca, cert, key: TLS(ca=ca, server_name="gateway.example"),
+            [lambda ca: TLS(ca=ca)],
+        ),
+        ("server", True, lambda ca, cert, key: TLS(ca=ca, cert=cert, key=key), [lambda ca: TLS(ca=ca)]),
+    ],
+    ids=["authority", "name", "mutual"],
+)
+def test_tls(kind: str, authority: Any, *, name: str, mutual: bool, good: Any, bad: list[Any]) -> None:
+    (cert, key), mine = authority.issue(name, loopback=name == "server"), authority.issue("someone")
+    credentials = grpc.ssl_server_credentials(
         [(key.read_bytes(), cert.read_bytes())],
         root_certificates=authority.ca.read_bytes() if mutual else None,
         require_client_auth=mutual,
     )
-
-
-def test_tls(kind: str, authority: Any) -> None:
-    with KServeServer(credentials=server_credentials(authority, "server")) as server:
-        with Twin(kind, server.endpoint, tls=TLS(ca=authority.ca), token="t") as client:
+    with KServeServer(credentials=credentials) as server:
+        with Twin(kind, server.endpoint, tls=good(authority.ca, *mine), token="t") as client:
             assert client.infer([1]).attempts == 1
-        with Twin(kind, server.endpoint, tls=TLS(), retries=0) as client:  # the system does not know this authority
-            with pytest.raises(UnavailableError):
-                client.infer([1])
-        with Twin(kind, server.endpoint, retries=0) as client:  # plain text
-            with pytest.raises(UnavailableError):
-                client.infer([1])
-
-
-def test_the_name_in_the_certificate_may_differ(kind: str, authority: Any) -> None:
-    with KServeServer(credentials=server_credentials(authority, "gateway.example")) as server:
-        tls = TLS(ca=authority.ca, server_name="gateway.example")
-        with Twin(kind, server.endpoint, tls=tls) as client:
-            assert client.infer([1]).attempts == 1
-        with Twin(kind, server.endpoint, tls=TLS(ca=authority.ca), retries=0) as client:
-            with pytest.raises(UnavailableError):
-                client.infer([1])
-
-
-def test_mutual_tls(kind: str, authority: Any) -> None:
-    cert, key = authority.issue("someone")
-    with KServeServer(credentials=server_credentials(authority, "server", mutual=True)) as server:
-        with Twin(kind, server.endpoint, tls=TLS(ca=authority.ca, cert=cert, key=key)) as client:
-            assert client.infer([1]).attempts == 1
-        with Twin(kind, server.endpoint, tls=TLS(ca=authority.ca), retries=0) as client:
-            with pytest.raises(UnavailableError):
-                client.infer([1])
+        for wrong in bad:
+            with Twin(kind, server.endpoint, tls=wrong(authority.ca), retries=0) as client:
+                with pytest.raises(UnavailableError):
+                    client.infer([1])
 
 
 @pytest.mark.parametrize("cls", [Client, AsyncClient])

@@ -53,14 +53,6 @@ def test_every_row_gets_one_item(client: Twin, server: KServeServer) -> None:
     assert no_streams(server)
 
 
-def test_results_say_as_much_as_those_of_infer(client: Twin) -> None:
-    (result,) = client.stream([[5, 6]], outputs=["last_hidden_state"])
-    assert (result.id, result.lengths, result.attempts, result.batched) == ("0", (2,), 1, False)
-    assert result["last_hidden_state"][:, 0].tolist() == [5.0, 6.0]
-    assert (result.timing.level, result.timing.execute_us) == (1, 300)
-    assert result.timing.elapsed_us > 0
-
-
 def test_no_rows(client: Twin, server: KServeServer) -> None:
     assert list(client.stream([])) == []
     assert server.calls["ModelStreamInfer"] == 0

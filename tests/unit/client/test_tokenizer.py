@@ -94,12 +94,6 @@ def test_cutting_is_what_the_tokenizers_package_does(text: str | tuple[str, str]
 _CACHE: list = []  # type: ignore[type-arg]  # loading the file for every example would take most of the time
 
 
-def test_the_end_marker_survives_cutting(tokenizer: Tokenizer) -> None:
-    (row,) = tokenizer.encode(["word " * 600], cut_to=512)
-    assert row.ids.size == 512
-    assert (row.ids[0], row.ids[-1]) == (101, 102)
-
-
 @pytest.mark.parametrize(("text", "limit"), [("a b c", 2), (("a b", "c d"), 4)])
 def test_no_room_beside_the_special_tokens(tokenizer: Tokenizer, text: str | tuple[str, str], limit: int) -> None:
     with pytest.raises(InvalidRequestError, match="leaves no room"):

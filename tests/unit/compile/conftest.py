@@ -19,6 +19,7 @@ from arlo.compile.job import Job
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.resolve import SourceModel
 from arlo.compile.texts import Texts
+from arlo.profiler import How, LatencyProfile, Point, RuntimeProfile
 from tests.fakes.tiny_graph import INPUTS, OUTPUTS, WORDS, write_graph
 from tests.fakes.tiny_model import write_tiny
 
@@ -69,6 +70,38 @@ def tiny_options(first_build: FirstBuild, tmp_path: Path) -> CompileOptions:
     assert first_build.options.cache is not None
     shutil.copytree(first_build.options.cache, tmp_path / "cache")
     return dataclasses.replace(first_build.options, out=tmp_path / "out", cache=tmp_path / "cache")
+
+
+def profile_of(
+    static: dict[int, float], dynamic: dict[int, float], model: str = "tiny", *, batches: tuple[int, ...] = (1,)
+) -> LatencyProfile:
+    """A profile of static runtimes (length: microseconds of a row) and of a dynamic one; twice the rows take 1.5 times
+    as long."""
+
+    def runtime(name: str, us_of: dict[int, float], dynamic: bool) -> RuntimeProfile:
+        points = [
+            Point(length=length, batch=batch, mean_us=us, p50_us=us, p98_us=us, samples=9, half_width_us=0.0)
+            for length, alone_us in us_of.items()
+            for batch in batches
+            for us in [alone_us * 1.5 ** (batch.bit_length() - 1)]
+        ]
+        longest = max(us_of)
+        return RuntimeProfile(
+            name=name, hash="", max_length=longest, max_batch=batches[-1], dynamic=dynamic, points=tuple(points)
+        )
+
+    return LatencyProfile(
+        model=model,
+        device="gpu: test",
+        versions={},
+        date="2026-01-01T00:00:00Z",
+        provenance="measured",
+        how=How(confidence=0.95, precision=0.05, max_seconds=1.0, threads=1, outputs=("x",)),
+        runtimes=(
+            *(runtime(f"m_len{length}", {length: us}, dynamic=False) for length, us in static.items()),
+            *([runtime("m_dynamic", dynamic, dynamic=True)] if dynamic else []),
+        ),
+    )
 
 
 @pytest.fixture(scope="module")

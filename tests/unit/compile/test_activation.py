@@ -1,4 +1,4 @@
-"""Activations of logits are those of the text-classification pipeline of transformers and of CrossEncoder."""
+"""Which activation of logits a folder asks for; tests/integration/test_folder_matrix.py compares with the libraries."""
 
 from __future__ import annotations
 
@@ -71,40 +71,3 @@ def test_an_activation_that_is_not_known_is_refused_by_name(tmp_path: Path, name
     with pytest.raises(ConfigError, match=str(named)):
         _read(folder)
     assert _read(folder, "embedding").score_activation == ""  # without a head it does not matter
-
-
-@pytest.mark.filterwarnings("ignore:Implicit dimension choice for softmax")
-@pytest.mark.parametrize(("labels", "config", "of_labels", "of_scores"), CASES)
-def test_as_the_libraries_compute(
-    tmp_path: Path, labels: int, config: dict[str, Any], of_labels: str, of_scores: str
-) -> None:
-    import torch
-    import transformers
-    from sentence_transformers import CrossEncoder
-
-    functions = {
-        "softmax": lambda z: torch.softmax(z, -1),
-        "sigmoid": torch.sigmoid,
-        "identity": lambda z: z,
-        "tanh": torch.tanh,
-    }
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    model = transformers.BertForSequenceClassification(
-        transformers.BertConfig(**sizes, vocab_size=16, num_labels=labels, **config)
-    ).eval()
-    with torch.no_grad():
-        model.classifier.bias.copy_(torch.linspace(-1.5, 2, labels))
-        logits = model(torch.tensor([[2, 7, 3]])).logits
-    model.save_pretrained(tmp_path)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijk"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words))
-    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
-    own = IDENTITY.keys() | TANH.keys()
-    if not own & config.keys():  # the pipeline does not know cross-encoders
-        pipeline = transformers.pipeline("text-classification", str(tmp_path), top_k=None)
-        answer = pipeline.postprocess({"logits": logits}, top_k=None, _legacy=False)
-        wanted = {each["label"]: each["score"] for each in answer}
-        found = functions[of_labels](logits[0]).tolist()
-        assert [wanted[f"LABEL_{i}"] for i in range(labels)] == pytest.approx(found, abs=1e-6)
-    encoder = CrossEncoder(str(tmp_path))
-    torch.testing.assert_close(encoder.activation_fn(logits), functions[of_scores](logits))

@@ -122,7 +122,7 @@ def test_a_further_task(tiny: Path, data: Path, tmp_path: Path) -> None:
     """What there was stays, number by number and answer by answer, prompts too, and it gets its own prompts; one with
     too many classes is refused."""
     out = tmp_path / "out"
-    words = ["adapt", str(tiny), "--merge", "0", "--prompts", "3", "--prompt-way", "padding", "--epochs", "2"]
+    words = ["adapt", str(tiny), "--merge", "0", "--prompts", "3", "--prompt-way", "accumulate", "--epochs", "2"]
     words += ["--length", "24", "--out", str(out), "--max-batch", "2", "--data", f"first={data}", "--json"]
     assert main(words) == 0
     before = json.loads((out / "adapt.json").read_text())
@@ -132,7 +132,7 @@ def test_a_further_task(tiny: Path, data: Path, tmp_path: Path) -> None:
 
     old = {each["name"]: said(each["name"], 0) for each in before["variants"]}
     other = write_other(tmp_path, data)
-    assert main(["task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
+    assert main(["adapt", "task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
     after = json.loads((out / "adapt.json").read_text())
     assert after["labels"] == {"first": ["a", "b"], "second": ["x0", "x1", "x2"]}
     assert [each["name"] for each in after["variants"]] == ["m0-24", "p3-24"]
@@ -168,7 +168,7 @@ def test_engines_for_a_gpu(tiny: Path, data: Path, tmp_path: Path) -> None:
     assert manifest.adaptation is not None
     (plan,) = (out / "m3-24").rglob("model.plan")
     assert plan.stat().st_size > 50_000
-    with pytest.raises(ConfigError, match="has no latencies yet: measure them with `arlo profile"):
+    with pytest.raises(ConfigError, match="has no latencies yet: measure them with `arlo compile profile"):
         load_flow(out / "flow.toml")
 
 
@@ -191,7 +191,7 @@ def test_length_bins() -> None:
 
 
 def run_task(words: list[str]) -> None:
-    args = build_parsers("task").top.parse_args(words)
+    args = build_parsers("adapt task").top.parse_args(words)
     task.run(args)
 
 
@@ -202,9 +202,7 @@ def run_task(words: list[str]) -> None:
         (["--merge", "-2"], "--merge must be whole numbers of tokens from 0"),
         (["--data", "same.jsonl"], "with several tasks, name each"),
         (["--merge", "0,x"], "--merge must be whole numbers of tokens from 0"),
-        (["--prune", "0,2"], "--prune must be whole numbers of tokens from 1"),
-        (["--prune", "40", "--length", "24"], "24 tokens are too few to drop 40"),
-        (["--prompts", "23", "--prompt-way=padding", "--length=24"], "a row of 24 tokens has at most 22 free places"),
+        (["--prompts", "0,2"], "--prompts must be whole numbers of tokens from 1"),
     ],
 )
 def test_refused(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
@@ -245,32 +243,6 @@ def test_a_token_classifier(tmp_path: Path, data: Path) -> None:
     assert [(output.name, output.token_level) for output in manifest.outputs] == [("logits", True)]
     assert manifest.adaptation is not None
     assert (manifest.adaptation.kind, set(manifest.adaptation.per_layer)) == ("merge", {2})
-
-
-@pytest.mark.long
-def test_prompts_in_the_padding(tiny: Path, data: Path, tmp_path: Path, cache: Path) -> None:
-    """Each length has its own, for no further work; a row is answered alone as among others."""
-    before = trained(cache)
-    out = tmp_path / "out"
-    words = ["adapt", str(tiny), "--merge", "0", "--prompts", "3", "--prompt-way", "padding", "--epochs", "1"]
-    words += ["--lengths", "12,24", "--out", str(out), "--data", f"first={data}", "--max-batch", "2", "--json"]
-    assert main(words) == 0
-    found = json.loads((out / "adapt.json").read_text())["variants"]
-    assert [(each["name"], each["tokens"]) for each in found] == [
-        ("m0-12", 0), ("m0-24", 0), ("p3-12", 3), ("p3-24", 3),
-    ]  # fmt: skip
-    assert [each["multiplications"] for each in found[2:]] == [each["multiplications"] for each in found[:2]]
-    assert all(each["verified"]["agreement"] == 1 for each in found)
-    manifest = Manifest.load(out / "p3")
-    assert manifest.adaptation is not None
-    assert (manifest.adaptation.kind, manifest.adaptation.per_layer) == ("padding", (3, 3))
-    assert len(trained(cache) - before) == 2
-    session = open_session(out / "models" / "p3-24" / "model.onnx", 1)
-    given = given_ids() | of_task(0, 4)
-    together = session.run(None, given)[0]
-    for row in range(4):
-        alone = session.run(None, {name: array[[row]] for name, array in given.items()})[0]
-        np.testing.assert_allclose(alone, together[[row]], atol=1e-5)
 
 
 @pytest.mark.long

@@ -93,41 +93,6 @@ def test_schedules() -> None:
     )
 
 
-def test_dropping() -> None:
-    """Padding goes first; then what receives least attention. The first token and the last one stay, in their order."""
-    from arlo.compile.adapt.prune import drop_tokens
-
-    hidden = torch.arange(6.0).reshape(1, 6, 1)
-    received = torch.tensor([[0.0, 3.0, 1.0, 2.0, 0.0, 9.0]])
-    size = torch.tensor([[1.0, 1, 1, 1, 1, 0]])
-    kept = torch.tensor([[1.0, 0, 0, 0, 1, 0]])
-    for dropped, left in ((0, [0, 1, 2, 3, 4, 5]), (1, [0, 1, 2, 3, 4]), (2, [0, 1, 3, 4]), (4, [0, 4])):
-        found, sizes, marks = drop_tokens(hidden, received, size, kept, dropped)
-        assert found.flatten().tolist() == left
-        assert sizes.sum() == min(5, len(left))
-        assert marks.sum() == 2
-
-
-def test_dropped_rows() -> None:
-    """A row loses padding only while there is some; other ids under the mask and the order of rows change nothing."""
-    model = body()
-    pruning = merging_body(model, (3, 2, 2), prune=True)
-    ids, mask = rows([9, 16, 3], 16)
-    order = torch.tensor([2, 0, 1])
-    with torch.inference_mode():
-        hidden, size = pruning(ids, mask)
-        answer = pool_merged(hidden, size, ("mean", "cls"), normalize=False)
-        plain = pool_merged(*merging_body(model, (0, 0, 0))(ids, mask), ("mean", "cls"), normalize=False)
-        again = pool_merged(*pruning(ids + (1 - mask) * 7, mask), ("mean", "cls"), normalize=False)
-        moved = pool_merged(*pruning(ids[order], mask[order]), ("mean", "cls"), normalize=False)
-    assert hidden.shape[1] == 9
-    assert size.sum(1).tolist() == [9, 9, 3]
-    assert (answer - plain)[[0, 2]].abs().max() < 1e-5
-    assert (answer - plain)[1].abs().max() > 1e-5
-    assert (again - answer).abs().max() < 1e-5
-    assert (moved - answer[order]).abs().max() < 1e-5
-
-
 @pytest.mark.parametrize(
     ("tokens", "layers", "merges"),
     [

@@ -19,7 +19,7 @@ from arlo.compile.pipeline import specs_of
 from arlo.compile.report import report_lines, summarise
 from arlo.compile.steps.batches import batches_of, batches_step
 from arlo.errors import ConfigError
-from arlo.profiler.format import How, LatencyProfile, Point, RuntimeProfile
+from tests.unit.compile.conftest import profile_of
 
 MB = 1_000_000
 
@@ -94,40 +94,13 @@ def test_a_runtime_of_any_length_takes_the_largest_batch(job: Job) -> None:
     assert [(spec.name, spec.max_batch) for spec in specs] == [("m_len16", 8), ("m_len32", 2), ("m_dynamic", 8)]
 
 
-def profile_file(path: Path, batches: tuple[int, ...]) -> Path:
-    """16 and 32 tokens; twice the rows take 1.5 times as long."""
-    points = [
-        (length, batch, length * 100 * 1.5 ** (batch.bit_length() - 1)) for length in (16, 32) for batch in batches
-    ]
-    runtimes = tuple(
-        RuntimeProfile(
-            name=f"tiny_len{length}",
-            hash="",
-            max_length=length,
-            max_batch=batches[-1],
-            dynamic=False,
-            points=tuple(
-                Point(length=at, batch=batch, mean_us=us, p50_us=us, p98_us=us, samples=3, half_width_us=0.0)
-                for at, batch, us in points
-                if at == length
-            ),
-        )
-        for length in (16, 32)
-    )
-    how = How(confidence=0.95, precision=0.02, max_seconds=1, threads=1, outputs=("sentence_embedding",))
-    profile = LatencyProfile(
-        model="tiny", device="a GPU", versions={}, date="today", provenance="measured", how=how, runtimes=runtimes
-    )
-    profile.save(path)
-    return path
-
-
 def test_a_latency_profile_says_it_for_another_device(job: Job, tmp_path: Path) -> None:
-    profile = profile_file(tmp_path / "profile.json", (1, 2, 4, 8))
+    profile, single = tmp_path / "profile.json", tmp_path / "single.json"
+    profile_of({16: 1600, 32: 3200}, {}, batches=(1, 2, 4, 8)).save(profile)
+    profile_of({16: 1600, 32: 3200}, {}).save(single)
     told = with_batches(job, latency_profile=profile)
     entry = batches_step(told, (16, 32))
     assert [choice.rows for choice in batches_of(told, entry)] == [8, 8]
-    single = profile_file(tmp_path / "single.json", (1,))
     with pytest.raises(ConfigError, match="no batches to choose from: compile with --max-batch 32"):
         batches_step(with_batches(job, latency_profile=single), (16, 32))
     with pytest.raises(ConfigError, match="leave --memory-mb out"):

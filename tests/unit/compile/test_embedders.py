@@ -1,4 +1,7 @@
-"""Layers behind the pooling, decoders and encoders of T5, against sentence-transformers."""
+"""Layers behind the pooling, decoders and encoders of T5 in torch, against sentence-transformers.
+
+tests/integration/test_folder_matrix.py has them in ONNX Runtime.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
 from arlo.compile import CompileOptions
-from arlo.compile.cache import Cache, Hasher
+from arlo.compile.cache import Hasher
 from arlo.compile.layers import NumpyLayers
 from arlo.compile.pooling import pool_numpy
 from arlo.compile.quiet import known_noise_silenced
-from arlo.compile.spec import GRAPH
-from arlo.compile.steps.export import export_step, outputs_of
 from arlo.compile.steps.export_torch import export_torch
 from arlo.compile.steps.resolve import SourceModel, resolve
 from arlo.errors import ConfigError
 from arlo.templates.torch.session import Session
 from tests.fakes.embedders import MODELS, WIDTH, write_embedder
-from tests.fakes.tiny_model import VOCABULARY, write_onnx
+from tests.fakes.tiny_model import VOCABULARY
 
 with known_noise_silenced():
     import torch
@@ -73,74 +73,29 @@ def theirs(source: Path, texts: list[NDArray[np.int64]]) -> list[dict[str, NDArr
 
 
 @pytest.mark.parametrize(
-    ("name", "pooling", "engine"),
+    ("name", "pooling", "kind"),
     [
-        ("bert", ["mean", "cls"], "torch"),
-        ("qwen3", "lasttoken", "onnxruntime"),
-        ("qwen3", "lasttoken", "torch"),
-        ("mistral", "lasttoken", "onnxruntime"),
-        ("t5", "mean", "onnxruntime"),
-        ("t5", "mean", "torch"),
+        ("bert", ["mean", "cls"], "dynamic"),
+        ("bert", ["mean", "cls"], "packed"),
+        ("qwen3", "lasttoken", "dynamic"),
+        ("t5", "mean", "dynamic"),
     ],
 )
 def test_embeddings_are_those_of_sentence_transformers(
-    tmp_path: Path, name: str, pooling: str | list[str], engine: str
+    tmp_path: Path, name: str, pooling: str | list[str], kind: str
 ) -> None:
     behind = layers() if len(pooling) == 2 else [Dense(in_features=WIDTH, out_features=12), Normalize()]
     source = write_embedder(tmp_path / "m", name, pooling=pooling, layers=behind, padding_side="left")  # type: ignore[arg-type]
     model = resolved(source)
     texts, feed = rows(model)
-    wanted = theirs(source, texts)
-    dims = (9,) if len(pooling) == 2 else (12,)
-    if engine == "torch":
-        meta = export_torch(model, "fp32", tmp_path)
-        assert tuple(meta["outputs"][0]["dims"]) == dims
-        (answers,) = Session(tmp_path, kinds=("dynamic",), max_rows=8).run(["sentence_embedding"], feed)
-    else:
-        exported = export_step(Cache(tmp_path / "cache", Hasher()), model, "fp32")
-        assert outputs_of(exported)[0].dims == dims
-        session = onnxruntime.InferenceSession(str(exported.folder / GRAPH), providers=["CPUExecutionProvider"])
-        answers = session.run(["sentence_embedding"], feed)[0]
+    meta = export_torch(model, "fp32", tmp_path)
+    assert tuple(meta["outputs"][0]["dims"]) == ((9,) if len(pooling) == 2 else (12,))
+    (answers,) = Session(tmp_path, kinds=(kind,), max_rows=8).run(["sentence_embedding"], feed)
     reference = NumpyLayers(model.layers, normalize=model.normalize)
-    for answer, each in zip(answers, wanted, strict=True):
+    for answer, each in zip(answers, theirs(source, texts), strict=True):
         np.testing.assert_allclose(answer, each["sentence_embedding"], atol=2e-6)
         ours = reference(pool_numpy(each["token_embeddings"], model.pooling))
         np.testing.assert_allclose(ours, each["sentence_embedding"], atol=2e-6)
-
-
-def test_packed_rows_have_the_layers_too(tmp_path: Path) -> None:
-    source = write_embedder(tmp_path / "m", "bert", layers=[Dense(in_features=WIDTH, out_features=12), Normalize()])
-    model = resolved(source)
-    export_torch(model, "fp32", tmp_path)
-    texts, feed = rows(model)
-    (answers,) = Session(tmp_path, kinds=("packed",), max_rows=8).run(["sentence_embedding"], feed)
-    for answer, each in zip(answers, theirs(source, texts), strict=True):
-        np.testing.assert_allclose(answer, each["sentence_embedding"], atol=2e-6)
-
-
-def test_an_onnx_file_gets_what_its_folder_says(tmp_path: Path) -> None:
-    behind = [Dense(in_features=WIDTH, out_features=12), Normalize()]
-    source = write_embedder(tmp_path / "m", "bert", layers=behind)
-    (source / "config_sentence_transformers.json").write_text(
-        '{"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": "query", "truncate_dim": 6}'
-    )
-    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 21}')
-    whole = resolved(source)
-    (source / "onnx").mkdir()
-    path = write_onnx(source / "onnx" / "model.onnx")
-    model = resolved(path)
-    for field in ("prompts", "default_prompt", "dimensions", "pooling", "layers", "normalize", "max_tokens"):
-        assert getattr(model, field) == getattr(whole, field)
-    assert model.hashes.keys() >= {"model.onnx", "2_Dense/model.safetensors"}
-    exported = export_step(Cache(tmp_path / "cache", Hasher()), model, "fp32")
-    session = onnxruntime.InferenceSession(str(exported.folder / GRAPH), providers=["CPUExecutionProvider"])
-    _, feed = rows(model)
-    names = [output.name for output in outputs_of(exported)]
-    found = dict(zip(names, session.run(names, feed), strict=True))
-    reference = NumpyLayers(whole.layers, normalize=True)
-    for row, length in enumerate(LENGTHS):
-        wanted = reference(pool_numpy(found["last_hidden_state"][row, :length], whole.pooling))
-        np.testing.assert_allclose(found["sentence_embedding"][row], wanted, atol=2e-6)
 
 
 def test_without_a_pooling_they_are_refused(tmp_path: Path) -> None:
@@ -162,12 +117,6 @@ def test_without_a_pooling_they_are_refused(tmp_path: Path) -> None:
             '{"in_features": 32, "out_features": 8, "activation_function": "my.Own"}',
             "activation",
         ),
-        ("2_Dense/config.json", '{"in_features": 32, "out_features": 8, "use_residual": true}', "use_residual"),
-        (
-            "2_Dense/config.json",
-            '{"in_features": 32, "out_features": 8, "module_input_name": "x"}',
-            "module_input_name",
-        ),
         ("2_Dense/config.json", "[]", "no JSON object"),
         ("sentence_bert_config.json", '{"transformer_task": "fill-mask"}', "= .fill-mask. cannot be served"),
         ("sentence_bert_config.json", '{"modality_config": {"message": {}}}', "chat templates"),
@@ -176,7 +125,6 @@ def test_without_a_pooling_they_are_refused(tmp_path: Path) -> None:
         ("modules.json", '[{"type": "custom_st.Transformer", "path": ""}]', "a module of its own code"),
         ("modules.json", '[{"type": "sentence_transformers.models.CNN", "path": ""}]', "a module CNN"),
         ("modules.json", '[{"type": "sentence_transformers.models.Pooling", "path": "../x"}]', "outside the folder"),
-        ("modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": ""}]', "has no Pooling"),
         ("adapter_config.json", "{}", "adapter"),
         ("config.json", '{"model_type": "bert", "architectures": ["X"], "id2label": {"joy": 0}}', "id2label"),
     ],

@@ -55,7 +55,7 @@ def test_it_computes_what_the_graph_says(tmp_path: Path, spec: RuntimeSpec, prec
     assert said["share"]
     assert (folder / WEIGHTS).stat().st_ino == (tmp_path / "weights" / WEIGHTS).stat().st_ino
     runner = engine.open(folder, spec, threads=1)
-    assert (runner.graphs, runner.note) == ((), "")
+    assert (runner.session.graphs, runner.session.note) == ((), "")
     rows = tiny_graph.rows_of(spec.max_batch, 9 if spec.dynamic else 16, real=7) | {
         "token_type_ids": np.zeros((spec.max_batch, 9 if spec.dynamic else 16), np.int64)
     }

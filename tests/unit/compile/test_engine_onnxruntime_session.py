@@ -12,7 +12,7 @@ import pytest
 
 from arlo.compile.spec import RuntimeSpec
 from arlo.templates.onnxruntime import session as under_test
-from arlo.templates.onnxruntime.session import Bound, Session, rows_to_record, unfit_for_replay
+from arlo.templates.onnxruntime.session import Bound, Session, unfit_for_replay
 from tests.fakes import tiny_graph
 
 NAMES = [output.name for output in tiny_graph.OUTPUTS]
@@ -59,18 +59,6 @@ def test_bound_inputs_need_not_be_contiguous_or_of_the_very_type(tmp_path: Path)
     wide = {name: np.repeat(array, 2, axis=1)[:, ::2].astype(np.int32) for name, array in rows_of(2).items()}
     assert not wide["input_ids"].flags.c_contiguous or wide["input_ids"].dtype == np.int32
     np.testing.assert_allclose(bound.run(NAMES, wide)[0], tiny_graph.expected(rows_of(2))[NAMES[0]], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("max_batch", "max_rows", "recorded"),
-    [(1, 1, [1]), (4, 4, [1, 2, 3, 4]), (4, 12, [*range(1, 9), 12]), (4, 40, [*range(1, 9), 12, 16, 24, 32, 40])],
-)
-def test_small_batches_are_recorded_and_few_large_ones(
-    tmp_path: Path, max_batch: int, max_rows: int, recorded: list[int]
-) -> None:
-    session = plain(graph(tmp_path, max_batch=max_batch))
-    assert rows_to_record(session, max_rows) == recorded
-    assert unfit_for_replay(session) == ""
 
 
 def test_free_lengths_are_never_recorded(tmp_path: Path) -> None:
@@ -132,7 +120,7 @@ def test_on_a_gpu_fixed_shapes_are_replayed_by_a_graph_of_their_own(
     (asked,) = gpu.asked
     assert asked["device_id"] == "1"
     assert (asked["enable_cuda_graph"], asked["use_tf32"]) == ("1", "0")
-    session.warm_up(3, 16)
+    session.warm_up()
     gpu.runs.clear()
     for rows in (1, 3, 5):
         got = session.run(NAMES, rows_of(rows))
@@ -256,31 +244,47 @@ class Counted:
 
 
 @pytest.mark.parametrize(
-    ("dynamic", "threads", "ran_with"), [(True, 3, [1, 3]), (True, 1, [1, 1]), (False, 3, [1, 1]), (False, 1, [1, 1])]
+    ("given", "ran_with"),  # whether the length is free, threads, tokens from which there are several
+    [((True, 3, 128), [1, 3]), ((True, 1, 128), [1, 1]), ((False, 3, 128), [1, 1]), ((False, 3, 16), [3, 3])],
 )
 def test_on_the_cpu_few_tokens_run_on_one_thread(
-    dynamic: bool, threads: int, ran_with: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: tuple[bool, int, int], ran_with: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    dynamic, threads, wide = given
     runs: list[int] = []
-    really = under_test._open
-    monkeypatch.setattr(under_test, "_open", lambda path, given, *on: Counted(really(path, given, *on), given, runs))
-    session = Session(graph(tmp_path, max_batch=8, dynamic=dynamic), threads=threads)
-    for rows in (7, 8):  # of 16 tokens: below WIDE_TOKENS, and as many
+    monkeypatch.setattr(under_test, "WIDE_TOKENS", wide)
+    really = under_test.open_session
+    opened = lambda path, given, *on: Counted(really(path, given, *on), given, runs)  # noqa: E731
+    monkeypatch.setattr(under_test, "open_session", opened)
+    session = Session(graph(tmp_path, max_batch=8, dynamic=dynamic), threads=threads, max_rows=4)
+    for rows in (7, 8):  # of 16 tokens: below 128, and as many
         answer = session.run(NAMES, rows_of(rows))
         for name, array in zip(NAMES, answer, strict=True):
             np.testing.assert_allclose(array, tiny_graph.expected(rows_of(rows))[name], atol=1e-5)
     assert runs == ran_with
-    session.warm_up(4, free_tokens=16)
+    session.warm_up()
     assert set(runs[2:]) == set(ran_with)  # none is left cold
 
 
-def test_a_long_graph_of_one_length_runs_on_all_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[int] = []
-    really = under_test._open
-    monkeypatch.setattr(under_test, "WIDE_TOKENS", 16)
-    monkeypatch.setattr(under_test, "_open", lambda path, given, *on: Counted(really(path, given, *on), given, runs))
-    Session(graph(tmp_path), threads=2).run(NAMES, rows_of(1))
-    assert runs == [2]
+def test_what_is_not_by_token_is_warmed_up_with_zeros(tmp_path: Path) -> None:
+    """The number of a task, of which there may be one."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    sizes = {"ids": ["rows", "tokens"], "task": ["rows", 1]}
+    given = [helper.make_tensor_value_info(name, TensorProto.INT64, size) for name, size in sizes.items()]
+    table = numpy_helper.from_array(np.ones((1, 2), np.float32), "table")
+    nodes = [
+        helper.make_node("Gather", ["table", "task"], ["of"]),
+        helper.make_node("Cast", ["ids"], ["cast"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["cast"], ["sum"], keepdims=1),
+        helper.make_node("Add", ["of", "sum"], ["out"]),
+    ]
+    out = [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["rows", 1, 2])]
+    made = helper.make_model(
+        helper.make_graph(nodes, "m", given, out, [table]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
+    save(made, tmp_path / "m.onnx")
+    Session(tmp_path / "m.onnx", max_rows=2).warm_up()
 
 
 def test_the_code_needs_nothing_of_arlo() -> None:

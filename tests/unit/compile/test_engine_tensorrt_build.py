@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import io
 import multiprocessing
@@ -84,10 +85,17 @@ def test_every_shape_is_built(exported: Path, tmp_path: Path, runtime: RuntimeSp
     assert meta["seconds"] > 0
 
 
-@pytest.mark.long
-def test_workspace_and_optimisation_are_taken(exported: Path, tmp_path: Path) -> None:
-    meta, _ = build(exported, spec(), tmp_path, workspace_mb=256, optimisation=0)
-    assert meta["bytes"] > 50_000
+@pytest.mark.parametrize("runtime", [spec(batch=4), spec("dynamic", length=48, batch=2)], ids=lambda each: each.shape)
+def test_an_input_of_its_own_size_is_built(tmp_path: Path, runtime: RuntimeSpec) -> None:
+    """As the `task` of `arlo adapt --data TASK=FILE`; another size is refused."""
+    runtime = dataclasses.replace(runtime, tensors=(("task", (1,)),))
+    tokens: Any = "tokens" if runtime.dynamic else 16
+    graph, weights = small_graph(tmp_path, *TASK, shape=("rows", tokens), task=("rows", 1))
+    (tmp_path / "built").mkdir()
+    assert engine().build(graph, weights, runtime, tmp_path / "built", scratch=tmp_path)["bytes"]
+    graph, weights = small_graph(tmp_path, *TASK, shape=("rows", tokens), task=("rows", 3))
+    with pytest.raises(CompileError, match=r"task is INT64 \[-1, 3\], not INT64 \[-1, 1\]"):
+        engine().build(graph, weights, runtime, tmp_path / "built", scratch=tmp_path)
 
 
 def test_profiles_meet_without_gap_or_overlap() -> None:
@@ -106,6 +114,7 @@ def small_graph(
     shape: tuple[Any, ...] = (1, 16),
     kind: int = TensorProto.INT64,
     out: int = TensorProto.FLOAT,
+    task: tuple[Any, ...] | None = None,
 ) -> tuple[Path, Path]:
     """input_ids -> `f` (FP32, plus a weight that lies in weights.bin) -> the nodes -> `out`."""
     weight = numpy_helper.from_array(np.ones((1, 1), np.float32), "weight")
@@ -116,7 +125,10 @@ def small_graph(
             *nodes,
         ],
         "small",
-        [helper.make_tensor_value_info("input_ids", kind, shape)],
+        [
+            helper.make_tensor_value_info("input_ids", kind, shape),
+            *([helper.make_tensor_value_info("task", TensorProto.INT64, task)] if task else []),
+        ],
         [helper.make_tensor_value_info("out", out, None)],
         [weight],
     )
@@ -127,6 +139,11 @@ def small_graph(
 
 
 RELU = helper.make_node("Relu", ["f"], ["out"])
+TASK = (
+    helper.make_node("Cast", ["task"], ["of"], to=TensorProto.FLOAT),
+    helper.make_node("ReduceSum", ["of"], ["sum"], keepdims=1),
+    helper.make_node("Add", ["f", "sum"], ["out"]),
+)
 
 
 def build_small(tmp_path: Path, *nodes: onnx.NodeProto, **change: Any) -> dict[str, Any]:

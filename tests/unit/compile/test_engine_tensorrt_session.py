@@ -51,6 +51,19 @@ def test_a_shape_is_captured_when_it_first_runs_and_replayed_after_that(tmp_path
     assert bench.session.note == ""
 
 
+def test_an_input_of_its_own_size_is_that_of_each_row(tmp_path: Path) -> None:
+    """As `task`: copied, replayed and checked by its own shape."""
+    bench = Bench(tmp_path, DYNAMIC, plan={"task": True})
+    bench.session.warm_up()
+    ids = np.array([[3, 4, 5], [6, 7, 8]])
+    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "task": np.array([[10], [20]])}
+    for _ in range(3):  # plain, captured, replayed
+        assert bench.session.run(["sum"], given)[0].tolist() == [[22, 13], [41, 23]]
+    assert (2, 3) in bench.session.graphs
+    with pytest.raises(ValueError, match=r"task has the shape \(2, 3\), where \[rows, 1\] was expected"):
+        bench.session.run(["sum"], given | {"task": ids})
+
+
 def test_only_the_outputs_that_are_asked_for_leave_the_gpu(tmp_path: Path) -> None:
     bench = Bench(tmp_path, STATIC)
     bench.check(2, 8)
@@ -188,18 +201,14 @@ def test_a_warm_session_has_run_every_usual_number_of_rows(tmp_path: Path) -> No
     assert bench.trt.executions == [(16, 8)]
 
 
-@pytest.mark.parametrize("how", ["closed", "dropped"])
-def test_everything_on_the_gpu_is_given_back(tmp_path: Path, how: str) -> None:
+def test_everything_on_the_gpu_is_given_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path, SEVERAL)
     bench.session.warm_up()
     bench.session.warm_up()
     assert bench.session.graphs
     assert not bench.cuda.idle
-    if how == "closed":
-        bench.session.close()
-    else:
-        del bench.session
-        gc.collect()
+    del bench.session
+    gc.collect()
     assert bench.cuda.idle
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import arlo.compile.engines.interface
 import arlo.compile.engines.onnxruntime
 import arlo.compile.steps.repository
 import arlo.compile.steps.specialise
@@ -121,7 +122,7 @@ def test_answers_that_are_no_numbers_are_refused(tiny_options: CompileOptions, m
         rows, tokens = inputs["input_ids"].shape
         return {"sentence_embedding": np.full((rows, DIM), np.nan), "last_hidden_state": np.zeros((rows, tokens, DIM))}
 
-    monkeypatch.setattr(arlo.compile.engines.onnxruntime.OrtRunner, "run", not_numbers)
+    monkeypatch.setattr(arlo.compile.engines.interface.SessionRunner, "run", not_numbers)
     with pytest.raises(CompileError, match="length 24 differs from the original model: it differs by nan"):
         compile_model(dataclasses.replace(tiny_options, lengths=(24,), jobs=1))
 

@@ -137,6 +137,7 @@ def changed(text: bytes | None, key: str, value: Any) -> str:
         ("config.json", LABELS + '"0": "x", "1": null}}', "id2label = .* does not name"),
         ("config.json", LABELS + '"0": "x", "one": "y"}}', "id2label = .* does not name"),
         ("Pooling/config.json", '{"pooling_mode": []}', r"pooling_mode = \[\] names no mode: use cls, max"),
+        ("Pooling/config.json", '{"pooling_mode": "median"}', "pooling 'median' is unknown"),
         ("sentence_bert_config.json", '{"query_length": 32}', "query_length = 32 cannot be served: remove it"),
         ("sentence_bert_config.json", '{"document_length": 32}', "document_length = 32 cannot"),
         ("sentence_bert_config.json", '{"query_expansion": {"strategy": "fixed"}}', "query_expansion = "),

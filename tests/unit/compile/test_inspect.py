@@ -1,4 +1,4 @@
-"""`arlo inspect`: what is found in a repository, what is wrong with it, and how it is said."""
+"""`arlo compile inspect`: what is found in a repository, what is wrong with it, and how it is said."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ output [
   {{ name: "pooled" data_type: TYPE_FP32 dims: [ 8 ] }}
 ]
 instance_group [ {{ kind: KIND_GPU count: 2 }} ]
-dynamic_batching {{ default_queue_policy {{ max_queue_size: 64 }} }}
+dynamic_batching {{ }}
 model_warmup [ {{ name: "full" batch_size: 4 }} ]
 """
 VERIFIED = Verification(
@@ -119,7 +119,7 @@ def change(repository: Path, name: str, **fields: Any) -> None:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main(["inspect", *arguments]) == code
+    assert main(["compile", "inspect", *arguments]) == code
     return capsys.readouterr().out
 
 
@@ -135,7 +135,7 @@ def test_a_whole_repository(engines: Path) -> None:
     triton = first.triton
     assert triton is not None
     assert (triton.backend, triton.instances, triton.kind, triton.max_batch_size) == ("tensorrt", 2, "GPU", 4)
-    assert (triton.batching, triton.max_queue_size, triton.warmups) == (True, 64, 1)
+    assert (triton.batching, triton.warmups) == (True, 1)
     assert found.next_steps == (f'arlo serve serve.toml: with repository = "{engines}" in [model]',)
     assert inspect_repository(engines / "arlo.json").manifest == found.manifest
 
@@ -156,7 +156,7 @@ def test_what_people_read(engines: Path, capsys: pytest.CaptureFixture[str], mon
         "on 12 texts, on a GPU",
         "lowest cosine 0.999998 ",
         "labels that are the same: 99.96 %",
-        "2 instance(s) on the GPU, dynamic batching up to 4 rows, at most 64 waiting, 1 warm-up request(s)",
+        "2 instance(s) on the GPU, dynamic batching up to 4 rows, 1 warm-up request(s)",
         "every config.pbtxt agrees with the manifest",
         "a static runtime per length, on NVIDIA Something it is quicker",
         "64 tokens 0.64 1.28 5.12 2.00",
@@ -271,8 +271,8 @@ def test_engines_that_did_not_run_here(engines: Path, capsys: pytest.CaptureFixt
     assert "*: the engines of m_len64 were not run: no device here does; their graphs were" in words
     assert "no latency was measured of m_len64" in words
     together = "".join(words.split())  # a long path is broken where the line ends
-    assert f"nextarloverify{engines}:" in together
-    assert f"arloprofile{engines}--update:measure" in together
+    assert f"nextarlocompileverify{engines}:" in together
+    assert f"arlocompileprofile{engines}--update:measure" in together
 
 
 def test_an_emulated_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,7 +304,7 @@ def test_what_is_no_repository(tmp_path: Path, engines: Path, capsys: pytest.Cap
         inspect_repository(tmp_path / "empty")
     raw = json.loads((engines / "arlo.json").read_text())
     (engines / "arlo.json").write_text(json.dumps({**raw, "format": 1}))
-    assert main(["inspect", str(engines)]) == 2
+    assert main(["compile", "inspect", str(engines)]) == 2
     assert "is not of manifest format 2: build the repository again" in capsys.readouterr().err
 
 

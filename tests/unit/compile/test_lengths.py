@@ -13,40 +13,12 @@ from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.job import Job
 from arlo.compile.steps.lengths import choice_of, choose_step, evaluate, longest_served
 from arlo.errors import ConfigError
-from arlo.profiler import How, LatencyProfile, Point, RuntimeProfile
-from tests.unit.compile.conftest import MAX_TOKENS
+from arlo.profiler import LatencyProfile
+from tests.unit.compile.conftest import MAX_TOKENS, profile_of
 
 
 def changed(job: Job, **options: Any) -> Job:
     return dataclasses.replace(job, options=dataclasses.replace(job.options, **options))
-
-
-def profile_of(static: dict[int, float], dynamic: dict[int, float], model: str = "tiny") -> LatencyProfile:
-    """A profile of static runtimes (length: microseconds) and of a dynamic one."""
-
-    def point(length: int, us: float) -> Point:
-        return Point(length=length, batch=1, mean_us=us, p50_us=us, p98_us=us, samples=9, half_width_us=0.0)
-
-    runtimes = [
-        RuntimeProfile(
-            name=f"m_len{length}", hash="", max_length=length, max_batch=1, dynamic=False, points=(point(length, us),)
-        )
-        for length, us in static.items()
-    ]
-    if dynamic:
-        points = tuple(point(*item) for item in dynamic.items())
-        runtimes.append(
-            RuntimeProfile(name="m_dynamic", hash="", max_length=max(dynamic), max_batch=1, dynamic=True, points=points)
-        )
-    return LatencyProfile(
-        model=model,
-        device="gpu: test",
-        versions={},
-        date="2026-01-01T00:00:00Z",
-        provenance="measured",
-        how=How(confidence=0.95, precision=0.05, max_seconds=1.0, threads=1, outputs=("x",)),
-        runtimes=tuple(runtimes),
-    )
 
 
 def saved(profile: LatencyProfile, folder: Path) -> Path:
@@ -169,7 +141,7 @@ def test_two_static_runtimes_are_enough_with_a_warning(job: Job, tmp_path: Path)
         ({"histogram": "tweet"}, "lengths are paper, tweets"),
         ({"histogram": "no/such/file.csv"}, "does not exist"),
         ({"histogram": "file:no/such/file.csv"}, "no/such/file.csv"),
-        ({"latency_profile": Path("none.json")}, "does not exist: write it with `arlo profile`"),
+        ({"latency_profile": Path("none.json")}, "does not exist: write it with `arlo compile profile`"),
     ],
 )
 def test_wrong_options(job: Job, options: dict[str, Any], why: str) -> None:

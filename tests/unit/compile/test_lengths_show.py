@@ -1,15 +1,13 @@
-"""The table, the JSON and the page of a choice of lengths."""
+"""The table and the JSON of a choice of lengths."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from arlo.compile.lengths.curve import SourcedCurve, assumed, from_points
-from arlo.compile.lengths.plot import document
 from arlo.compile.lengths.show import as_dict, rows, sentences, short, table
 from arlo.compile.steps.lengths import LengthChoice, choose_lengths
 from arlo.traces.traffic import traffic
@@ -74,25 +72,6 @@ def test_json_has_times_only_where_they_are_times(found: LengthChoice, guessed: 
     assert {row["expected_us"] for row in relative["best"]} == {None}
     assert relative["bound"]["expected_us"] is None
     assert relative["best"][1]["saving"] > 0.3
-
-
-def test_the_charts_show_the_figures(found: LengthChoice, guessed: LengthChoice) -> None:
-    def lines(choice: LengthChoice) -> dict[str, dict[str, Any]]:
-        return {each["name"]: each for chart in document(choice, title="x")["charts"] for each in chart["lines"]}
-
-    named = lines(found)
-    assert named["best lengths"]["x"] == list(range(1, len(found.choice.rows) + 1))
-    assert named["best lengths"]["y"] == pytest.approx([r.expected_us / 1000 for r in found.choice.rows], rel=1e-4)
-    assert named["chosen"]["x"] == [found.choice.runtimes]
-    assert {"as named", "runtimes as named"} <= set(named)
-    assert len(named["saved"]["x"]) == len(found.choice.rows) - 1
-    over = lines(guessed)
-    assert sum(over["requests (%)"]["y"]) == pytest.approx(100, abs=0.1)
-    assert over["chosen runtimes"]["x"][::2] == [0, *guessed.lengths[:-1]]
-    assert max(over["latency, assumed"]["y"]) == 100
-    whole = document(found, title="Lengths")
-    assert whole["warnings"] == ["a <note>"]
-    assert whole["tables"][0]["marked"] == [found.choice.runtimes - 1]
 
 
 def test_many_lengths_are_shortened() -> None:

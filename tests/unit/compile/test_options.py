@@ -63,7 +63,6 @@ def test_bad_lengths_are_refused(text: str, says: str) -> None:
         ({"max_batch": "auto", "memory_mb": 0}, "memory_mb must be 1 or more"),
         ({"latency_profile": Path("profile")}, "goes with lengths = auto or max_batch = auto"),
         ({"batcher": True}, "batcher goes with max_batch above 1"),
-        ({"max_batch": 4, "max_queue_size": 2}, "goes with batcher"),
         ({"threads": 0}, "threads must be 1 or more"),
         ({"tolerance": 0.0}, "tolerance must be above 0"),
         ({"tolerance": float("nan")}, "tolerance must be above 0"),

@@ -6,12 +6,9 @@ import dataclasses
 import gc
 import hashlib
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as triton
@@ -23,10 +20,8 @@ from arlo.compile import CompileOptions, Progress, compile_model
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.pipeline import collected
 from arlo.compile.report import disk_bytes, summarise
-from arlo.compile.steps.verify import pad_rows
-from arlo.compile.texts import Texts
 from arlo.errors import CompileError
-from tests.fakes.tiny_model import DIM, MAX_TOKENS, write_tiny
+from tests.fakes.tiny_model import DIM
 from tests.unit.compile.conftest import FirstBuild
 
 
@@ -77,68 +72,12 @@ def test_the_manifest_describes_the_repository(first_build: FirstBuild) -> None:
     assert {str(path) for path in there if path.parent.name != "__pycache__"} == listed  # a test that loaded the code
 
 
-def test_triton_configurations(first_build: FirstBuild) -> None:
-    tiny_build = first_build.manifest
-    for runtime in tiny_build.runtimes:
-        config = config_of(first_build.options.out, runtime.name)
-        tokens = -1 if runtime.dynamic else runtime.max_length
-        assert (config.name, config.backend, config.max_batch_size) == (runtime.name, "python", 1)
-        assert [(t.name, list(t.dims), t.optional) for t in config.input] == [
-            (t.name, [tokens], t.optional) for t in tiny_build.inputs
-        ]
-        assert {t.data_type for t in config.input} == {triton.TYPE_INT64}
-        assert [(t.name, list(t.dims), t.data_type) for t in config.output] == [
-            ("sentence_embedding", [DIM], triton.TYPE_FP32),
-            ("last_hidden_state", [tokens, DIM], triton.TYPE_FP32),
-        ]
-        assert [(g.kind, g.count) for g in config.instance_group] == [(triton.ModelInstanceGroup.KIND_CPU, 1)]
-        assert not config.HasField("dynamic_batching")
-        assert "threads" not in config.parameters
-
-
 def test_weights_lie_on_the_disk_once(first_build: FirstBuild) -> None:
     out = first_build.options.out
     weights = [out / runtime.name / "1" / "weights.bin" for runtime in first_build.manifest.runtimes]
     assert len({path.stat().st_ino for path in weights}) == 1
     others = [path for path in out.rglob("*") if path.is_file() and path not in weights]
     assert disk_bytes(out) == weights[0].stat().st_size + sum(path.stat().st_size for path in others)
-
-
-def test_the_tokenizer_neither_cuts_nor_pads(tiny: Path, first_build: FirstBuild) -> None:
-    folders = (tiny, first_build.options.out)
-    before, after = (json.loads((folder / "tokenizer.json").read_text()) for folder in folders)
-    assert before["truncation"] is not None
-    assert (after.pop("truncation"), after.pop("padding")) == (None, None)
-    assert after == {key: value for key, value in before.items() if key not in ("truncation", "padding")}
-
-
-def test_the_engines_answer_as_sentence_transformers(tiny: Path, first_build: FirstBuild) -> None:
-    """The whole reference is another library, from text to embedding."""
-    from arlo.compile.cache import Hasher
-    from arlo.compile.quiet import known_noise_silenced
-    from arlo.compile.steps.resolve import resolve
-
-    out = first_build.options.out
-    texts = Texts(out / "tokenizer.json")
-    model = resolve(first_build.options, Hasher())
-    with known_noise_silenced():
-        import torch
-        from sentence_transformers import SentenceTransformer
-
-        theirs = SentenceTransformer(str(tiny), device="cpu")
-    for runtime in first_build.manifest.runtimes:
-        session = onnxruntime.InferenceSession(
-            str(out / runtime.name / "1" / "model.onnx"), providers=["CPUExecutionProvider"]
-        )
-        for length in (3, 5, 11, 16):
-            ids = texts.ids(length, sample=length)
-            width = length if runtime.dynamic else runtime.max_length
-            embedding, hidden = session.run(None, pad_rows(model, [ids], width))
-            row = torch.tensor([ids])
-            with torch.inference_mode():
-                expected = theirs({"input_ids": row, "attention_mask": torch.ones_like(row)})
-            np.testing.assert_allclose(embedding[0], expected["sentence_embedding"][0].numpy(), atol=1e-5)
-            np.testing.assert_allclose(hidden[0, :length], expected["token_embeddings"][0].numpy(), atol=1e-5)
 
 
 def test_a_second_build_takes_all_from_the_cache(first_build: FirstBuild, tiny_options: CompileOptions) -> None:
@@ -251,26 +190,6 @@ def test_without_the_cache_nothing_is_kept(tiny: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.long
-def test_a_cross_encoder_in_batches(tmp_path: Path) -> None:
-    source = write_tiny(tmp_path / "model", family="roberta", head="ForSequenceClassification", labels=1)
-    manifest = compile_model(
-        CompileOptions(
-            source=source, out=tmp_path / "out", lengths=(8, MAX_TOKENS), max_batch=3, cache=tmp_path / "cache"
-        )
-    )
-    assert manifest.task == "reranker"
-    (first,) = manifest.outputs
-    assert (first.name, first.dims, first.token_level) == ("logits", (1,), False)
-    assert [t.name for t in manifest.inputs] == ["input_ids", "attention_mask"]
-    assert manifest.inputs[0].pad_value == 1
-    assert all(r.verification is not None and r.verification.max_abs_diff <= 1e-4 for r in manifest.runtimes)
-    assert [(p.length, p.batch) for p in manifest.runtimes[0].latency] == [(8, 1), (8, 2), (8, 3)]
-    config = config_of(tmp_path / "out", manifest.runtimes[0].name)
-    assert config.max_batch_size == 3
-    assert not config.HasField("dynamic_batching")  # the gateway forms batches
-
-
 def test_weights_of_another_task_are_refused(tiny_options: CompileOptions) -> None:
     with pytest.raises(CompileError, match=r"no weights for classifier\.bias.*not trained for sequence-classification"):
         compile_model(dataclasses.replace(tiny_options, task="sequence-classification"))
@@ -285,7 +204,7 @@ def test_a_busy_machine_is_said(
     now = itertools.count()
     monkeypatch.setattr(arlo.compile.steps.latency, "monotonic_s", lambda: next(now) / 1000)
     cpu = itertools.count(step=0.009 * used)  # nine repetitions lie between two readings
-    monkeypatch.setattr(arlo.compile.steps.latency, "_cpu_s", lambda: next(cpu))
+    monkeypatch.setattr(arlo.compile.steps.latency, "cpu_s", lambda: next(cpu))
     events: list[Progress] = []
     manifest = compile_model(
         dataclasses.replace(tiny_options, lengths=(16,), dynamic=False, remeasure=True), events.append

@@ -213,21 +213,3 @@ def test_the_laws_refuse_what_is_no_importance(bad: float) -> None:
     laws = ImportanceLaws(Importance(layers=1, of_layers=1, heads=1), "bf16")
     laws.answer(np.array([bad, 2 - bad], np.float32), "row 0")
     assert laws.missed()
-
-
-def test_question_answering_gives_two_numbers_a_token(tmp_path: Path) -> None:
-    source = write_tiny(tmp_path / "qa", head="ForQuestionAnswering", labels=2)
-    manifest = compile_model(
-        CompileOptions(source=source, out=tmp_path / "out", cache=tmp_path / "cache", lengths=(24,), dynamic=False)
-    )
-    assert manifest.task == "question-answering"
-    assert [(o.name, o.token_level, o.dims) for o in manifest.outputs] == [
-        ("start_logits", True, ()),
-        ("end_logits", True, ()),
-    ]
-    found = manifest.runtimes[0].verification
-    assert found is not None
-    assert found.agreement == 1.0
-    assert manifest.labels == ()
-    path = tmp_path / "out" / manifest.runtimes[0].name / "1" / GRAPH
-    assert [answer.shape for answer in run(path, *rows(9, 24), ["start_logits", "end_logits"])] == [(1, 24)] * 2

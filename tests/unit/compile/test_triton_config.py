@@ -106,9 +106,9 @@ def test_every_profile_and_the_largest_batch_are_warmed_up(shape: Shape, batch: 
 
 def test_our_onnxruntime_code_is_told_the_lengths_to_record() -> None:
     config, _ = make("onnxruntime-cuda-python", "profiles", 4)
-    assert config.parameters["graph_lengths"].string_value == "16,32,64"
+    assert config.parameters["lengths"].string_value == "16,32,64"
     config, _ = make("onnxruntime-cuda-python", "dynamic", 4)
-    assert "graph_lengths" not in config.parameters
+    assert "lengths" not in config.parameters
 
 
 def test_tensorrt_records_graphs_of_fixed_shapes_alone() -> None:
@@ -162,15 +162,6 @@ def test_triton_joins_requests_only_when_asked_to(name: str, shape: Shape, batch
     assert not config.dynamic_batching.HasField("default_queue_policy")
     config.ClearField("dynamic_batching")
     assert config == plain
-
-
-def test_the_queue_is_bounded_only_when_asked_for() -> None:
-    config, _ = make("onnxruntime-cpu-python", "static", 4, batcher=True, max_queue_size=7)
-    policy = config.dynamic_batching.default_queue_policy
-    assert policy.max_queue_size == 7
-    assert (policy.default_timeout_microseconds, policy.allow_timeout_override) == (0, False)
-    config, _ = make("onnxruntime-cpu-python", "static", 1, batcher=True, max_queue_size=7)
-    assert not config.HasField("dynamic_batching")  # nothing is batched, so nothing has a queue with a policy
 
 
 def test_a_misspelt_field_would_be_noticed() -> None:

@@ -148,10 +148,17 @@ def answered(values: Sequence[Sequence[float]], *, tokens: bool = False) -> list
 
 
 def compared(
-    output: OutputTensor, expected: Sequence[Sequence[float]], got: Sequence[Sequence[float]], precision: str = "fp16"
+    output: OutputTensor,
+    expected: Sequence[Sequence[float]],
+    got: Sequence[Sequence[float]],
+    precision: str = "fp16",
+    *,
+    tolerance: float | None = 1e9,
+    flips: bool = False,
 ) -> tuple[Comparison, list[str]]:
+    """What was found, and why it is refused."""
     rows = answered(expected, tokens=output.token_level)
-    comparison = Comparison("classifier", [output], rows, precision, tolerance=1e9)
+    comparison = Comparison("classifier", [output], rows, precision, tolerance=tolerance, flips=flips)
     for index, row in enumerate(answered(got, tokens=output.token_level)):
         comparison.answer(index, row.answers)
     return comparison, refusals(comparison.finish(), comparison.bounds)
@@ -180,44 +187,28 @@ def test_the_order_of_scores_counts() -> None:
     assert "66.6667% of the labels agree, less than 0.999, first in rows 1 and 3" in missed[0]
 
 
-def test_half_precision_is_bounded_by_the_size_of_the_output() -> None:
+@pytest.mark.parametrize(("share", "exact"), [(0.019, True), (0.021, False)])
+def test_half_precision_is_bounded_by_the_size_of_the_output(share: float, exact: bool) -> None:
     for scale in (0.1, 100.0):
         expected = [[scale, 0, 0], [0, scale, 0]]
-        for share, exact in ((0.019, True), (0.021, False)):
-            rows = answered(expected)
-            comparison = Comparison("classifier", [LOGITS], rows, "fp16", tolerance=None)
-            for index, row in enumerate(answered((np.array(expected) + share * scale).tolist())):
-                comparison.answer(index, row.answers)
-            assert (refusals(comparison.finish(), comparison.bounds) == []) is exact
-
-
-def test_what_is_no_class_of_a_task_bounds_nothing() -> None:
-    """Rows of tasks with fewer classes are padded with a number that is larger than all logits."""
+        got = (np.array(expected) + share * scale).tolist()
+        assert (compared(LOGITS, expected, got, tolerance=None)[1] == []) is exact
+    # What is no class of a task bounds nothing: a number that is larger than all logits pads rows of fewer classes.
     expected = [[1.0, 0, NO_CLASS], [0, 0.5, 1.0]]
-    for share, exact in ((0.019, True), (0.021, False)):
-        rows = answered(expected)
-        comparison = Comparison("classifier", [LOGITS], rows, "fp16", tolerance=None)
-        for index, row in enumerate(answered([[1.0 + share, 0, NO_CLASS], expected[1]])):
-            comparison.answer(index, row.answers)
-        assert (refusals(comparison.finish(), comparison.bounds) == []) is exact
+    got = [[1.0 + share, 0, NO_CLASS], expected[1]]
+    assert (compared(LOGITS, expected, got, tolerance=None)[1] == []) is exact
 
 
 def test_rows_by_another_merge_are_counted_apart() -> None:
     """Of a model that merges tokens some rows may differ by more than rounding; too many are refused."""
     expected = [[float(i), 0, 1] for i in range(40)]
-    for flipped, exact in ((2, True), (3, False)):
+    for flipped, why in ((2, []), (3, ["7.5% of the rows are answered by another merge, more than 5%"])):
         got = [[row[0], 3, row[2]] if i < flipped else row for i, row in enumerate(expected)]
-        rows = answered(expected)
-        comparison = Comparison("classifier", [LOGITS], rows, "fp32", tolerance=None, flips=True)
-        strict = Comparison("classifier", [LOGITS], rows, "fp32", tolerance=None)
-        for index, row in enumerate(answered(got)):
-            comparison.answer(index, row.answers)
-            strict.answer(index, row.answers)
-        found = comparison.finish()
+        comparison, missed = compared(LOGITS, expected, got, "fp32", tolerance=None, flips=True)
+        found = comparison.found
         assert (found.flipped, found.max_abs_diff, found.agreement) == (flipped, 0.0, 1.0)
-        assert (refusals(found, comparison.bounds) == []) is exact
-        assert refusals(strict.finish(), strict.bounds) != []
-    assert "7.5% of the rows are answered by another merge, more than 5%" in refusals(found, comparison.bounds)[0]
+        assert [text[: len(wanted)] for text, wanted in zip(missed, why, strict=True)] == why
+        assert compared(LOGITS, expected, got, "fp32", tolerance=None)[1] != []
 
 
 def test_a_near_tie_of_a_merging_model_is_another_merge() -> None:
@@ -225,13 +216,9 @@ def test_a_near_tie_of_a_merging_model_is_another_merge() -> None:
     expected = [[1.0, 0.0, 0.5 + 1e-5 * i] for i in range(999)] + [[1.0, 1.0 - 5e-5, 0.0]]
     got = [*expected[:-1], [1.0 - 4e-5, 1.0, 0.0]]
     for flips in (False, True):
-        rows = answered(expected)
-        comparison = Comparison("classifier", [LOGITS], rows, "fp32", tolerance=None, flips=flips)
-        for index, row in enumerate(answered(got)):
-            comparison.answer(index, row.answers)
-        found = comparison.finish()
-        assert (refusals(found, comparison.bounds) == []) is flips
-        assert found.flipped == int(flips)
+        comparison, missed = compared(LOGITS, expected, got, "fp32", tolerance=None, flips=flips)
+        assert (missed == []) is flips
+        assert comparison.found.flipped == int(flips)
 
 
 def test_among_other_rows_a_merging_model_may_merge_otherwise() -> None:

@@ -1,4 +1,4 @@
-"""`arlo verify`: a repository on this machine, whole, damaged, not exact, or of engines that cannot run here."""
+"""`arlo compile verify`: a repository on this machine, whole, damaged, not exact, or with engines of elsewhere."""
 
 from __future__ import annotations
 

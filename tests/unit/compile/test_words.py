@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from arlo.catalog.words import OUTSIDE, Words
-from arlo.compile.signals.words import keep_ids, words_of
+from arlo.compile.signals.words import words_of
 from arlo.compile.steps.resolve import demo_model_path
 from arlo.compile.texts import prose
 from arlo.errors import EnvironmentProblem
@@ -125,14 +125,3 @@ def test_a_tokenizer_that_marks_nothing_has_no_words(tmp_path: Path) -> None:
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert words_of(tmp_path / "tokenizer.json") is None
     assert words_of(None) is None
-
-
-def test_negations_are_kept(minilm: Path, tmp_path: Path) -> None:
-    tokenizer = encoder(minilm)
-    kept = keep_ids(minilm)
-    assert {tokenizer.token_to_id(word) for word in ("not", "no", "never", "without", "'", "t")} <= set(kept)
-    assert tokenizer.token_to_id("[UNK]") not in kept
-    assert not any(tokenizer.id_to_token(number).startswith("##") for number in kept)
-    assert len(kept) < 60
-    path = trained(tmp_path, "byte-level")
-    assert set(encoder(path).encode(" not", add_special_tokens=False).ids) <= set(keep_ids(path))

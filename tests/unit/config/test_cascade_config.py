@@ -110,7 +110,7 @@ def test_what_is_wrong_is_named(folder: Path, more: str, says: str) -> None:
     [
         ("[cascade]\nslo_ms = 1\n", "", "cascade.manifest is missing"),
         ('[cascade]\nmanifest = "cascade.json"\n', "", "cascade.slo_ms is missing"),
-        ('[cascade]\nmanifest = "none.json"\nslo_ms = 1\n', "", r"none.json cannot be read .*arlo cascade init"),
+        ('[cascade]\nmanifest = "none.json"\nslo_ms = 1\n', "", r"none.json cannot be read .*arlo fit"),
         ("", "", r"workers.count is missing: how many workers hold the models"),
     ],
 )
@@ -141,9 +141,9 @@ def test_what_the_gateway_is_told(folder: Path) -> None:
     (words,) = told.words
     assert (words.word_start, list(words.special), list(words.keep)) == (b"\x07", [1, 2], [5])
     ap, mixed = told.points
-    assert (ap.name, ap.alpha, ap.min_words, ap.ensemble) == ("ap", 0.7, 3, "none")
-    assert [price.rules[0].t[0].value for price in ap.prices] == [0.8, 0.5]
-    assert (mixed.ensemble, mixed.prices[0].rules[0].kind, mixed.prices[0].rules[0].c) == ("raw", "soft", 0.5)
+    assert (ap.name, ap.prune.alpha, ap.prune.min_words, ap.ensemble) == ("ap", 0.7, 3, "none")
+    assert [price.rules[0].below[0].value for price in ap.prices] == [0.8, 0.5]
+    assert (mixed.ensemble, mixed.prices[0].rules[0].rule, mixed.prices[0].rules[0].c) == ("raw", "soft", 0.5)
     other = filled(folder, 'point = "mixed"\non_failure = "error"')
     assert (other.point, other.fail) == ("mixed", True)
     assert [stage.weight for stage in other.stages] == [0.4, 0.6]
@@ -154,7 +154,7 @@ def test_the_price_has_a_floor(folder: Path) -> None:
     rewritten(folder, points=(*points, dataclasses.replace(points[0], name="lax", rules=((hard(0.6),),))))
     for floor, prices in ((None, [0.8, 0.5]), ("lax", [0.8, 0.6]), ("ap", [0.8])):
         told = filled(folder, 'price = "auto"' + (f'\nprice_floor_point = "{floor}"' if floor else ""))
-        assert [price.rules[0].t[0].value for price in told.points[0].prices] == prices
+        assert [price.rules[0].below[0].value for price in told.points[0].prices] == prices
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Literal, get_origin
 
 import pytest
 from google.protobuf import json_format
 
 from arlo import _core, config, proto
-from arlo.cli.config import effective, to_toml
-from arlo.config.field import Doc, option, same, section
+from arlo.catalog.toml_text import to_toml
+from arlo.cli.config import effective
+from arlo.config.field import Doc, hints, option, same, section
 from arlo.config.flag import choices
 from arlo.config.gateway import gateway_json
 from arlo.config.keeping import ControlConfig, ScalingConfig
@@ -234,7 +236,7 @@ def test_allocation_keys_written_as_tables_are_found() -> None:
 
 
 def test_gateway_json_has_every_field_and_round_trips() -> None:
-    loaded = parse(SMALL + "[dispatch]\nlambda = 0.5\nmax_attempts = 4\n[gateway]\nthreads = 2\n")
+    loaded = parse(SMALL + "[dispatch]\nlambda = 0.5\n[gateway]\nthreads = 2\n")
     text = gateway_json(loaded, ready_file=Path("/run/ready.json"))
     written = json.loads(text)
 
@@ -250,11 +252,12 @@ def test_gateway_json_has_every_field_and_round_trips() -> None:
     assert missing(proto.message("GatewayConfig"), written) == []
     message = json_format.Parse(text, proto.message("GatewayConfig")())
     assert getattr(message.dispatch, "lambda") == 0.5
-    assert message.max_attempts == 4
+    assert message.max_attempts == 3
     assert message.threads == 2
     assert message.ready_file == "/run/ready.json"
     assert message.max_message_bytes == 64 * 1024 * 1024
     assert message.health.retry_interval_ms == 250
+    assert message.limits.resets == 1000
 
 
 def test_gateway_files_must_exist(tmp_path: Path) -> None:
@@ -319,3 +322,14 @@ def test_the_admin_port_may_be_a_socket() -> None:
         parse(SMALL + "[gateway]\nadmin_address = 'unix:/run/arlo.sock'\n").gateway.admin_address
         == "unix:/run/arlo.sock"
     )
+
+
+def test_keys_are_few_and_each_is_a_choice() -> None:
+    keys = [(name, field) for name, cls in SECTIONS.items() for field in dataclasses.fields(cls)]
+    assert len(keys) <= 119, "a new key takes the place of an old one"
+    single = [
+        f"{name}.{field.name}"
+        for name, field in keys
+        if get_origin(hints(SECTIONS[name])[field.name]) is Literal and len(choices(SECTIONS[name], field.name)) < 2
+    ]
+    assert single == [], "a key with one legal value says nothing"

@@ -132,10 +132,11 @@ def test_second_answers(folder: Path) -> None:
     text = FLOW.replace('hop_ms = 1\nexpand = {kind = "chunks", factor = 2, window = 32}\n', AGAIN)
     (folder / "flow.toml").write_text(text.replace("accuracy = 0.8}", "accuracy = 0.8, temperature = 1.5}"))
     told = filled(folder)
-    assert [variant.t for variant in told.stages[0].variants] == [1.5, 0.0]
+    assert [variant.calibrator.t for variant in told.stages[0].variants] == [1.5, 0.0]
     (edge,) = told.edges
-    assert (edge.threshold, edge.score, edge.falls_back, list(edge.weights)) == ("price", "max", True, [0.8, 0.9])
-    assert [(list(g.score), [round(x, 9) for x in g.gain]) for g in edge.gain] == [([0.0, 1.0], [0.9, -0.1])] * 2
+    assert (edge.guard.rule, edge.guard.score) == ("price", "max")
+    assert (edge.falls_back, list(edge.weights)) == (True, [0.8, 0.9])
+    assert [(list(g.score), [round(x, 9) for x in g.gain]) for g in edge.guard.gain] == [([0.0, 1.0], [0.9, -0.1])] * 2
     prune = edge.prune
     assert (prune.output, prune.alpha, prune.min_words, prune.to_level) == ("importance", 0.5, 3, True)
     assert list(prune.levels) == [64]

@@ -45,7 +45,7 @@ async def test_nobody_there() -> None:
     async with AdminServer() as server:
         address = server.address
     async with AdminClient(address) as admin:
-        with pytest.raises(GatewayUnreachableError, match=r"is `arlo serve` or `arlo gateway` running"):
+        with pytest.raises(GatewayUnreachableError, match=r"is `arlo serve` or `arlo serve gateway` running"):
             await admin.get_deployment()
         with pytest.raises(GatewayUnreachableError):
             await admin.stats()

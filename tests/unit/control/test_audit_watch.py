@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from arlo import proto
-from arlo.control.watch import audit
+from arlo.control.watch.audit import AuditWatch
+from arlo.control.watch.feed import Snapshot
 
 
-def test_an_alarm_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(audit, "pipeline_name", lambda config: config.name)
+async def test_an_alarm_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     counters: Counter[str] = Counter()
-    config: Any = SimpleNamespace(name="pipe")
-    watch = audit.AuditWatch(config, None, counters)  # type: ignore[arg-type]
+    watch = AuditWatch(counters)
     for alarm, told in ((False, 0), (True, 1), (True, 1), (False, 1), (True, 2)):
         stats = proto.message("Stats")(model="pipe")
-        stats.audit.rows, stats.audit.agreed, stats.audit.may_differ, stats.audit.alarm = 100, 60, 25.0, alarm
-        watch.see(stats)
+        stats.audit.rows, stats.audit.disagreed, stats.audit.may_differ, stats.audit.alarm = 100, 40, 25.0, alarm
+        await watch.on_stats(Snapshot((), stats))
         assert counters["drift_alarms"] == told
     said = [record.fields for record in caplog.records if record.getMessage() == "pipeline_audit"]  # type: ignore[attr-defined]
     assert [(each["differ"], each["allowed"]) for each in said] == [(40, 25.0)] * 2

@@ -260,7 +260,7 @@ async def test_a_loop_that_fails_is_started_again_and_the_others_go_on(
     pool = MemoryPool(2)
     cluster = Cluster(config, MANIFEST, pool, probe=no_probe)
     calls = 0
-    kept = cluster.scaler.run
+    kept = cluster.scheduler.run
 
     async def broken() -> None:
         nonlocal calls
@@ -269,7 +269,7 @@ async def test_a_loop_that_fails_is_started_again_and_the_others_go_on(
             raise RuntimeError("nobody thought of this")
         await kept()
 
-    monkeypatch.setattr(cluster.scaler, "run", broken)
+    monkeypatch.setattr(cluster.scheduler, "run", broken)
     async with running(cluster, asyncio.Event()) as started:
         assert started
         await until(lambda: calls == 3, "started again")

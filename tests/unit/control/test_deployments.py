@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from arlo.control.mode import mode_of
 from arlo.control.reconcile import deployments as module
 from arlo.control.reconcile.deployments import (
     LAST_VERSION,
@@ -25,7 +26,7 @@ FIRST, SECOND = owner_label(1_000), owner_label(2_000)
 
 @contextlib.asynccontextmanager
 async def plane(server: AdminServer, owner: str, *names: str) -> AsyncIterator[Deployments]:
-    one = Deployments(configured("allocation = {64 = 1, 512 = 1}"), MANIFEST, Counter(), owner=owner)
+    one = Deployments(mode_of(configured("allocation = {64 = 1, 512 = 1}"), MANIFEST), Counter(), owner=owner)
     one.connect(server.address)
     one.always = {"m_512"}
     one.instances = {f"w{number}": [name] for number, name in enumerate(names)}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from arlo.control.mode import mode_of
 from arlo.control.reconcile import moves
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.moves import Mover, NoRoomError
@@ -28,7 +29,7 @@ class Bench:
         self.world = World(random.Random(1), workers=2, longest="m_512", engines=engines, moves=False)
         self.counters: Counter[str] = Counter()
         config = configured("allocation = {64 = 1, 512 = 1}")
-        self.deployments = Deployments(config, MANIFEST, self.counters)
+        self.deployments = Deployments(mode_of(config, MANIFEST), self.counters)
         self.deployments._admin = MemoryAdmin(self.world)  # type: ignore[assignment]
         self.deployments.always = {"m_512"}
         self.steps: list[str] = []

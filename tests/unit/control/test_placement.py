@@ -9,6 +9,7 @@ import pytest
 
 from arlo import config
 from arlo.catalog.manifest import Manifest
+from arlo.control.mode import mode_of
 from arlo.control.reconcile.placement import Plan, deployment_message, place, plan_from_config, same_content
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity
@@ -57,7 +58,9 @@ def test_what_answers_are_made_by_is_the_gateways() -> None:
         label_activation="sigmoid",
         score_activation="identity",
     )
-    message = deployment_message(configured("allocation = {64 = 1}"), manifest, [("w0", "m_64")], {"w0": "h:1"})
+    message = deployment_message(
+        mode_of(configured("allocation = {64 = 1}"), manifest), [("w0", "m_64")], {"w0": "h:1"}
+    )
     model = message.model
     assert {prompt.name: prompt.text for prompt in model.prompts} == manifest.prompts
     assert (model.default_prompt, model.dimensions) == ("query", 64)
@@ -69,18 +72,18 @@ def test_the_configuration_chooses_another_default_prompt(asked: str, found: str
     loaded = configured("allocation = {64 = 1}")
     loaded = dataclasses.replace(loaded, model=dataclasses.replace(loaded.model, default_prompt=asked))
     manifest = dataclasses.replace(MANIFEST, prompts={"query": "q: ", "document": ""}, default_prompt="document")
-    message = deployment_message(loaded, manifest, [("w0", "m_64")], {"w0": "h:1"})
+    message = deployment_message(mode_of(loaded, manifest), [("w0", "m_64")], {"w0": "h:1"})
     assert message.model.default_prompt == found
     unknown = dataclasses.replace(manifest, prompts={"document": ""})
     if asked:
         with pytest.raises(ConfigError, match="default_prompt is 'query', and the prompts of m are: document"):
-            deployment_message(loaded, unknown, [("w0", "m_64")], {"w0": "h:1"})
+            deployment_message(mode_of(loaded, unknown), [("w0", "m_64")], {"w0": "h:1"})
 
 
 def test_deployment_message() -> None:
     loaded = configured("allocation = {64 = 1, 512 = 1}", "[dispatch]\ninflight_limit = 3")
     placed = [("w0", "m_64"), ("w1", "m_512")]
-    message = deployment_message(loaded, MANIFEST, placed, {"w0": "h:1", "w1": "h:2"}, version=7)
+    message = deployment_message(mode_of(loaded, MANIFEST), placed, {"w0": "h:1", "w1": "h:2"}, version=7)
     assert message.version == 7
     assert (message.model.name, message.model.slo_ms, message.model.default_timeout_ms) == ("m", 150, 1500)
     assert message.model.vocabulary == 30_522
@@ -94,7 +97,7 @@ def test_deployment_message() -> None:
     assert [(r.name, r.max_length, r.capacity) for r in message.runtimes] == [("m_64", 64, 130), ("m_512", 512, 28)]
     assert [(p.length, p.latency_us) for p in message.runtimes[0].latency] == [(64, 1150)]
     # But for those that are asked for: a request that only the longest one fits waits while it is moved.
-    moving = deployment_message(loaded, MANIFEST, placed[:1], {"w0": "h:1"}, always={"m_512"})
+    moving = deployment_message(mode_of(loaded, MANIFEST), placed[:1], {"w0": "h:1"}, always={"m_512"})
     assert [r.name for r in moving.runtimes] == ["m_64", "m_512"]
     assert [i.id for i in moving.instances] == ["w0.m_64"]
     assert [(i.id, i.worker, i.endpoint, i.runtime, i.inflight_limit) for i in message.instances] == [
@@ -107,14 +110,14 @@ def test_capacity_in_the_message_is_never_zero() -> None:
     loaded = config.parse(
         '[model]\nrepository = "r"\nslo_ms = 1\nname = "other"\n[deployment]\nallocation = {512 = 1}', base=Path("/srv")
     )
-    message = deployment_message(loaded, MANIFEST, [("w0", "m_512")], {"w0": "h:1"})
+    message = deployment_message(mode_of(loaded, MANIFEST), [("w0", "m_512")], {"w0": "h:1"})
     assert message.runtimes[0].capacity == 1
     assert message.model.name == "other"
 
 
 def test_same_content_looks_past_the_version_only() -> None:
-    loaded = configured("allocation = {64 = 1}")
-    first = deployment_message(loaded, MANIFEST, [("w0", "m_64")], {"w0": "h:1"}, version=1)
-    assert same_content(first, deployment_message(loaded, MANIFEST, [("w0", "m_64")], {"w0": "h:1"}, version=2))
-    assert not same_content(first, deployment_message(loaded, MANIFEST, [("w0", "m_64")], {"w0": "h:2"}, version=1))
+    mode = mode_of(configured("allocation = {64 = 1}"), MANIFEST)
+    first = deployment_message(mode, [("w0", "m_64")], {"w0": "h:1"}, version=1)
+    assert same_content(first, deployment_message(mode, [("w0", "m_64")], {"w0": "h:1"}, version=2))
+    assert not same_content(first, deployment_message(mode, [("w0", "m_64")], {"w0": "h:2"}, version=1))
     assert first.version == 1

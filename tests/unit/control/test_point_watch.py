@@ -1,10 +1,7 @@
-"""The operating point that `arlo cascade use` writes down: when it is taken up, and when it is not."""
+"""The operating point that `arlo config use` writes down: when it is taken up, and when it is not."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +9,9 @@ from typing import Any
 import pytest
 
 from arlo.cascade.manifest import CascadeManifest
+from arlo.control.watch.feed import Snapshot
 from arlo.control.watch.point import PointWatch, choose_point
 from arlo.errors import ConfigError, GatewayError
-from tests.fakes.processes import until
 from tests.integration.gateway.replayed import write_cascade
 
 
@@ -32,15 +29,8 @@ class Deployments:
         self.told.append(self.point)
 
 
-@contextlib.asynccontextmanager
-async def watching(config: Any, deployments: Deployments) -> AsyncIterator[None]:
-    task = asyncio.create_task(PointWatch(config, deployments).run())  # type: ignore[arg-type]
-    try:
-        await asyncio.sleep(0.1)
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+async def look(watch: PointWatch) -> None:
+    await watch.on_stats(Snapshot(()))
 
 
 @pytest.fixture(scope="module")
@@ -65,37 +55,49 @@ def by_agreement(manifest: tuple[Path, CascadeManifest]) -> tuple[str, str]:
 async def test_a_choice_is_taken_up_again_and_again(config: Any, by_agreement: tuple[str, str]) -> None:
     less, more = by_agreement
     deployments = Deployments(fails=1)
-    async with watching(config, deployments):
-        assert deployments.told == [], "nothing was chosen"
-        choose_point(config, more)
-        await until(lambda: deployments.told == [more], "the choice, though the gateway was away at first")
-        choose_point(config, less)
-        await until(lambda: deployments.told[1:] == [less], "a less careful one")
-        deployments.point = more  # an alarm of drift
-        choose_point(config, less)
-        await until(lambda: deployments.told[2:] == [less], "the same one, chosen again")
-        with pytest.raises(ConfigError, match="no operating point 'none'"):
-            choose_point(config, "none")
-        choose_point(config, None)
-        await until(lambda: deployments.told[3:] == [None], "that of the configuration")
+    watch = PointWatch(config.cascade, config.workers.run_dir, deployments)  # type: ignore[arg-type]
+    await look(watch)
+    assert deployments.told == [], "nothing was chosen"
+    choose_point(config, config.cascade, more)
+    with pytest.raises(GatewayError):
+        await look(watch)
+    await look(watch)
+    assert deployments.told == [more], "the choice, though the gateway was away at first"
+    choose_point(config, config.cascade, less)
+    await look(watch)
+    assert deployments.told[1:] == [less], "a less careful one"
+    deployments.point = more  # an alarm of drift
+    choose_point(config, config.cascade, less)
+    await look(watch)
+    assert deployments.told[2:] == [less], "the same one, chosen again"
+    with pytest.raises(ConfigError, match="no operating point 'none'"):
+        choose_point(config, config.cascade, "none")
+    choose_point(config, config.cascade, None)
+    await look(watch)
+    await look(watch)
+    assert deployments.told[3:] == [None], "that of the configuration"
 
 
 async def test_a_start_does_not_lower_what_an_alarm_has_raised(config: Any, by_agreement: tuple[str, str]) -> None:
     less, more = by_agreement
-    choose_point(config, less)
-    deployments = Deployments(point=more)
-    async with watching(config, deployments):
-        assert deployments.told == []
-        choose_point(config, less)
-        await until(lambda: deployments.told == [less], "chosen since")
-    fresh = Deployments()
-    async with watching(config, fresh):
-        await until(lambda: fresh.told == [less], "what was chosen before the start")
+    choose_point(config, config.cascade, less)
+    deployments, fresh = Deployments(point=more), Deployments()
+    watch = PointWatch(config.cascade, config.workers.run_dir, deployments)  # type: ignore[arg-type]
+    await look(watch)
+    assert deployments.told == []
+    choose_point(config, config.cascade, less)
+    await look(watch)
+    assert deployments.told == [less], "chosen since"
+    await look(PointWatch(config.cascade, config.workers.run_dir, fresh))  # type: ignore[arg-type]
+    assert fresh.told == [less], "what was chosen before the start"
 
 
-async def test_a_point_that_is_not_there_is_named_once(config: Any) -> None:
+async def test_a_point_that_is_not_there_is_named_once(config: Any, caplog: pytest.LogCaptureFixture) -> None:
     (config.workers.run_dir / "cascade_point").write_text("gone\n")
     deployments = Deployments()
-    async with watching(config, deployments):
-        assert deployments.point is None
-        assert deployments.told == []
+    watch = PointWatch(config.cascade, config.workers.run_dir, deployments)  # type: ignore[arg-type]
+    await look(watch)
+    await look(watch)
+    assert deployments.point is None
+    assert deployments.told == []
+    assert caplog.text.count("cascade_point_refused") == 1

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from arlo.control.mode import mode_of
 from arlo.control.reconcile import fleet as fleet_module
 from arlo.control.reconcile import overlap, probation
 from arlo.control.reconcile.deployments import Deployments
@@ -104,8 +105,8 @@ def test_a_worker_that_crashes_every_half_minute_moves_the_allocation_a_few_time
 
     async def scenario() -> list[bool]:
         world = World(random.Random(0), workers=1 + others, longest="m_512", engines=1, moves=False)
-        deployments = Deployments(configured("allocation = {512 = 1}"), MANIFEST, Counter())
-        fleet = Fleet(MemoryPool(world), deployments, Counter(), runtimes=["m_512"], grace_s=5.0)
+        deployments = Deployments(mode_of(configured("allocation = {512 = 1}"), MANIFEST), Counter())
+        fleet = Fleet(MemoryPool(world), deployments, Counter(), runtimes=["m_512"])
         seen: list[bool] = []
         for second in range(3600):
             away = second % 40 >= 30  # ten seconds until it is back

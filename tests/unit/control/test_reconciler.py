@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 
+from arlo.control.mode import mode_of
 from arlo.control.reconcile import fleet, jobs, moves, reconciler
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.overlap import AGAIN_S
@@ -38,7 +39,8 @@ class Plane:
 
     def __init__(self, world: World, *, overlap: bool) -> None:
         self.world = world
-        self.config = configured("allocation = {512 = 1}", f"[control]\nmake_before_break = {str(overlap).lower()}")
+        config = configured("allocation = {512 = 1}", f"[control]\nmake_before_break = {str(overlap).lower()}")
+        self.mode = mode_of(config, MANIFEST)
         self.saved: dict[str, str] = {}  # the desired state, which survives
         self.counters: Counter[str] = Counter()
         self._run: asyncio.Task[None] | None = None
@@ -59,12 +61,10 @@ class Plane:
                 world.bad = set()  # where nothing comes up at all, somebody looks into it
             world.died.clear()
             world.die_at = -1
-            self.deployments = Deployments(self.config, MANIFEST, self.counters)
+            self.deployments = Deployments(self.mode, self.counters)
             self.admin = MemoryAdmin(world)
             self.deployments._admin = self.admin  # type: ignore[assignment]
-            self.one = Reconciler(
-                self.config, MANIFEST, MemoryPool(world), self.deployments, self.counters, probe=self.probe
-            )
+            self.one = Reconciler(self.mode, MemoryPool(world), self.deployments, self.counters, probe=self.probe)
             self.one.stats = self._stats
             try:
                 await self.one.observe()

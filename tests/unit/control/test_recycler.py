@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ import pytest
 from arlo import proto
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch import recycler
+from arlo.control.watch.feed import Snapshot
 from arlo.control.watch.recycler import INTERVAL_S, Recycler
 from arlo.control.watch.usage import UsageWindow
 from tests.fakes.placements import MANIFEST, configured
@@ -55,7 +57,7 @@ class Feed:
             for worker in self.rows:
                 self.rows[worker] += 100
                 self.busy_us[worker] += round(100 * ROW_US * slow.get(worker, 1.0))
-            self.one.see(self.stats())
+            asyncio.run(self.one.on_stats(Snapshot((self.stats(),))))
 
     def stats(self) -> Any:
         stats = proto.message("Stats")(started_at_ms=1, uptime_ns=round(self.at_s * 1e9))
@@ -165,7 +167,7 @@ class Ejected:
         for worker, count in self.counts.items():
             error = "INTERNAL: CUDA error" if worker in workers else ""
             stats.instances.add(id=f"{worker}.m_64", worker=worker, runtime="m_64", ejections=count, last_error=error)
-        self.one.see(stats)
+        asyncio.run(self.one.on_stats(Snapshot((stats,))))
         return [worker for worker, _ in self.asked.unfit]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections import Counter
 from pathlib import Path
@@ -11,9 +10,12 @@ from typing import Any, cast
 import pytest
 
 from arlo import proto
-from arlo.config.cascade import CascadeConfig
+from arlo.config import parse
+from arlo.control.mode import mode_of
 from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.serve import load_manifest
 from arlo.control.watch import scaler
+from arlo.control.watch.feed import Snapshot
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.errors import WorkerError
@@ -21,7 +23,8 @@ from arlo.planning.scaling.policies import Decision
 from arlo.planning.traffic.demand import Demand
 from arlo.planning.view import WorkerView
 from arlo.workers.pool import WorkerInfo, WorkerPool
-from tests.fakes.placements import configured
+from tests.fakes.placements import MANIFEST, configured
+from tests.integration.gateway.replayed import write_cascade
 
 INFO = WorkerInfo(id="w1", endpoint="h:2", metrics_url=None, state="ready", pid=None, restarts=0, runtimes=(), log=None)
 
@@ -37,13 +40,10 @@ class Parts:
         self.leaving: frozenset[str] = frozenset()
         self.longest = "m_512"
         self.kept: frozenset[str] = frozenset()
-        self.by_model: list[Any] = []
-        self.whole: Any = None
-        self.changed = asyncio.Event()
+        self.size = None
 
     def _note(self, what: str) -> None:
         self.did.append(what)
-        self.changed.set()
 
     async def add(self) -> WorkerInfo:
         if self.fails:
@@ -67,6 +67,10 @@ class Parts:
 
     @property
     def planner(self) -> Parts:
+        return self
+
+    @property
+    def subject(self) -> Parts:
         return self
 
     def recent(self) -> Demand:
@@ -93,7 +97,7 @@ class Script:
 
 ADD = Decision("add", None, "m_512", "too slow")
 REMOVE = Decision("remove", "w0", None, "too calm")
-STATS = proto.message("Stats")(started_at_ms=1, at_ms=1000)
+SEEN = Snapshot((proto.message("Stats")(started_at_ms=1, at_ms=1000),))
 
 
 def made(parts: Parts, policy: Script, monkeypatch: pytest.MonkeyPatch) -> tuple[Scaler, Counter[str]]:
@@ -102,7 +106,7 @@ def made(parts: Parts, policy: Script, monkeypatch: pytest.MonkeyPatch) -> tuple
     config = configured("allocation = {512 = 1}", '[scaling]\npolicy = "target"\nmax_workers = 3')
     return (
         Scaler(
-            config,
+            mode_of(config, MANIFEST),
             cast(WorkerPool, parts),
             cast(Reconciler, parts),
             cast(RuntimeScheduler, parts),
@@ -112,26 +116,15 @@ def made(parts: Parts, policy: Script, monkeypatch: pytest.MonkeyPatch) -> tuple
     )
 
 
-async def did(parts: Parts, count: int) -> list[str]:
-    async with asyncio.timeout(10):
-        while len(parts.did) < count:
-            parts.changed.clear()
-            await parts.changed.wait()
-    await asyncio.sleep(0)
-    return parts.did
-
-
 async def test_adds_and_removes(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Parts()
     one, counters = made(parts, Script(ADD, REMOVE), monkeypatch)
-    task = asyncio.create_task(one.run())
-    one.see(STATS)
-    assert await did(parts, 3) == ["add", "observe", "plan scale_out"]
+    await one.on_stats(SEEN)
+    assert parts.did == ["add", "observe", "plan scale_out"]
     assert (one.status().last_action, one.status().last_reason) == ("add w1", "too slow")
-    one.see(STATS)
-    assert (await did(parts, 5))[3:] == ["let go w0", "plan scale_in"]
+    await one.on_stats(SEEN)
+    assert parts.did[3:] == ["let go w0", "plan scale_in"]
     assert counters["workers_added"] == 1
-    task.cancel()
 
 
 async def test_workers_that_an_earlier_configuration_had_more_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,35 +132,26 @@ async def test_workers_that_an_earlier_configuration_had_more_go_one_by_one(monk
     parts = Parts()
     left = [WorkerView(id=f"w{n}", serving="m_512", busy=busy) for n, busy in enumerate((0.2, 0.1, 0.5))]
     monkeypatch.setattr(parts, "views", lambda **_: list(left))
-    config, counters = configured("allocation = {512 = 1}", "[scaling]\nmax_workers = 9"), Counter[str]()
+    mode = mode_of(configured("allocation = {512 = 1}", "[scaling]\nmax_workers = 9"), MANIFEST)
     pieces = cast(WorkerPool, parts), cast(Reconciler, parts), cast(RuntimeScheduler, parts)
-    one = Scaler(config, *pieces, counters=counters)
-    task = asyncio.create_task(one.run())
-    for turn, worker in enumerate(("w1", "w0"), start=1):
-        one.see(STATS)
-        assert (await did(parts, 2 * turn))[-2:] == [f"let go {worker}", "plan scale_in"]
+    one = Scaler(mode, *pieces, counters=Counter())
+    for worker in ("w1", "w0"):
+        await one.on_stats(SEEN)
+        assert parts.did[-2:] == [f"let go {worker}", "plan scale_in"]
         left = [view for view in left if view.id != worker]
     assert "more than the 1 of the configuration" in one.status().last_reason
-    one.see(STATS)
-    await asyncio.sleep(0)
+    await one.on_stats(SEEN)
     parts.resizable, left = False, [*left, *left]
-    one.see(STATS)
-    await asyncio.sleep(0)
+    await one.on_stats(SEEN)
     assert len(parts.did) == 4
-    task.cancel()
 
 
-async def test_one_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = Parts()
-    policy = Script(ADD, ADD)
+async def test_nothing_is_decided_while_a_worker_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, policy = Parts(), Script(ADD)
     one, _ = made(parts, policy, monkeypatch)
-    one.see(STATS)
-    one.see(STATS)
-    assert policy.asked == 1
     parts.leaving = frozenset({"w0"})
-    other, _ = made(parts, policy, monkeypatch)
-    other.see(STATS)
-    assert policy.asked == 1, "a worker is still leaving"
+    await one.on_stats(SEEN)
+    assert policy.asked == 0
 
 
 async def test_a_worker_that_cannot_be_added_is_told_and_tried_again(
@@ -176,43 +160,39 @@ async def test_a_worker_that_cannot_be_added_is_told_and_tried_again(
     parts = Parts()
     parts.fails = 1
     one, counters = made(parts, Script(ADD, ADD), monkeypatch)
-    task = asyncio.create_task(one.run())
-    one.see(STATS)
-    await did(parts, 1)
+    await one.on_stats(SEEN)
     assert counters["scaling_failures"] == 1
     assert "scaling_failed" in caplog.text
-    one.see(STATS)
-    assert (await did(parts, 4))[1:] == ["add", "observe", "plan scale_out"]
-    task.cancel()
+    await one.on_stats(SEEN)
+    assert parts.did[1:] == ["add", "observe", "plan scale_out"]
 
 
 def test_a_pool_of_fixed_size_is_not_scaled(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     parts = cast(Any, dataclasses.make_dataclass("Fixed", []))()
     parts.resizable = False
-    policy = Script(ADD)
-    one, _ = made(parts, policy, monkeypatch)
+    one, _ = made(parts, Script(ADD), monkeypatch)
     assert one.policy == "none"
     assert "scaling_off" in caplog.text
 
 
-async def test_a_cascade_is_as_slow_as_its_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cascade_is_as_slow_as_its_whole_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Rows end at the cascade: its stages tell of no answer."""
     script, parts = Script(ADD), Parts()
     monkeypatch.setattr(scaler, "make_policy", lambda *_, **__: script)
-    config = configured("allocation = {512 = 1}", '[scaling]\npolicy = "target"\nmax_workers = 3')
-    config = dataclasses.replace(config, cascade=CascadeConfig(manifest=tmp_path, slo_ms=70))
+    write_cascade(tmp_path)
+    scaling = '[workers]\ncount = 1\n[scaling]\npolicy = "target"\nmax_workers = 3'
+    config = parse(f'[cascade]\nmanifest = "."\nslo_ms = 70\n{scaling}', base=tmp_path)
     pieces = cast(WorkerPool, parts), cast(Reconciler, parts), cast(RuntimeScheduler, parts)
-    one = Scaler(config, *pieces, counters=Counter())
+    one = Scaler(mode_of(config, load_manifest(config)), *pieces, counters=Counter())
     stage = proto.message("Stats")(started_at_ms=1, at_ms=1000, arrivals_by_length=[0, 500])
-    one.see(stage)
+    await one.on_stats(Snapshot((stage, stage)))
     assert script.asked == 0, "the cascade has not told yet"
-    parts.whole = proto.message("Stats")(started_at_ms=1, at_ms=1000, arrivals_by_length=[0, 500])
-    parts.whole.total.count, parts.whole.total.p98_us = 480, 65_000
-    one.see(stage)
+    whole = proto.message("Stats")(started_at_ms=1, at_ms=1000, arrivals_by_length=[0, 500])
+    whole.total.count, whole.total.p98_us = 480, 65_000
+    await one.on_stats(Snapshot((stage, stage), whole))
     assert (script.signals.rows, script.signals.p98_ms, script.signals.slo_ms) == (480, 65, 70)
     assert script.signals.unanswered == 0
-    parts.whole = proto.message("Stats")(started_at_ms=1, at_ms=2000, uptime_ns=10**9, arrivals_by_length=[0, 600])
-    parts.whole.outcomes.expired = 90
-    one._acting = False
-    one.see(stage)
+    whole = proto.message("Stats")(started_at_ms=1, at_ms=2000, uptime_ns=10**9, arrivals_by_length=[0, 600])
+    whole.outcomes.expired = 90
+    await one.on_stats(Snapshot((stage, stage), whole))
     assert script.signals.unanswered == 90

@@ -16,6 +16,7 @@ import pytest
 from arlo import proto
 from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
 from arlo.config import Config
+from arlo.control.mode import mode_of
 from arlo.control.reconcile import state
 from arlo.control.watch import scheduler as module
 from arlo.control.watch.scheduler import RuntimeScheduler
@@ -66,7 +67,7 @@ class Traffic:
 
 def started(config: Config, clock: Clock, manifest: Manifest = MANIFEST) -> tuple[RuntimeScheduler, Notes, Traffic]:
     notes = Notes(config.worker_count)
-    scheduler = RuntimeScheduler(config, manifest, notes, None, Counter())  # type: ignore[arg-type]
+    scheduler = RuntimeScheduler(mode_of(config, manifest), notes, None, Counter())  # type: ignore[arg-type]
     notes.want(scheduler.first_placement())
     return scheduler, notes, Traffic(scheduler, clock)
 
@@ -87,7 +88,7 @@ def test_workers_that_are_only_counted_start_with_a_plan_for_any_length(tmp_path
 def test_a_length_that_is_not_there_is_said_before_anything_starts(tmp_path: Path) -> None:
     config = configured(tmp_path, deployment="allocation = {96 = 1}")
     with pytest.raises(ConfigError, match="max_length 96"):
-        RuntimeScheduler(config, MANIFEST, Notes(4), None, Counter())  # type: ignore[arg-type]
+        mode_of(config, MANIFEST)  # type: ignore[arg-type]
 
 
 def test_the_saved_placement_comes_back_unless_it_was_for_something_else(tmp_path: Path, clock: Clock) -> None:
@@ -118,7 +119,7 @@ async def test_the_period_plan_follows_the_lengths(tmp_path: Path, clock: Clock)
     assert record.demand == pytest.approx([225, 0, 3], rel=0.1)
     assert record.gain is not None
     assert record.gain > 0.3
-    saved = state.load(config.workers.run_dir, expected=state.fingerprint(config, MANIFEST))
+    saved = state.load(config.workers.run_dir, expected=state.fingerprint(mode_of(config, MANIFEST)))
     assert saved is not None
     assert saved.placement == notes.desired
 
@@ -238,7 +239,7 @@ async def test_a_wall_clock_that_is_set_back_is_no_matter(tmp_path: Path, clock:
     await traffic.come(10, n40=1000, n500=50)
     traffic.wall_ms = -3_600_000
     await traffic.come(10, n40=1000, n500=50)
-    assert scheduler.demand().rows == pytest.approx(21_000, rel=0.03)
+    assert scheduler.planner.demand().rows == pytest.approx(21_000, rel=0.03)
     assert scheduler.planner.recent().rows == pytest.approx(10_500, rel=0.03)
     before = notes.counts["m_512"]
     await traffic.come(1, n40=50, n500=900)
@@ -266,7 +267,7 @@ async def test_an_older_plan_never_overwrites_a_newer_one(tmp_path: Path, clock:
     config = configured(tmp_path, workers=6, deployment="allocation = {512 = 6}", control="early = false")
     scheduler, notes, traffic = started(config, clock)
     await traffic.come(20, n40=1000, n500=20)
-    slow = scheduler.planner.solver = Slow()
+    slow = scheduler.planner.subject.solver = Slow()
     old = asyncio.create_task(scheduler.plan("period"))
     while not slow.asked:
         await asyncio.sleep(0.001)
@@ -298,7 +299,7 @@ async def test_a_solver_that_fails_leaves_the_last_plan_and_is_counted(
     await traffic.come(20, n40=1000, n500=20)
     await scheduler.plan("period")
     before = dict(notes.desired)
-    scheduler.planner.solver = Broken()
+    scheduler.planner.subject.solver = Broken()
     await traffic.come(20, n500=300)
     await scheduler.plan("period")
     assert notes.desired == before

@@ -15,10 +15,11 @@ from arlo.cascade.manifest import CascadeManifest, Point, Stage, repository_hash
 from arlo.cascade.spec import hard
 from arlo.config import load
 from arlo.config.stages import cascade_manifest
+from arlo.control.mode import Cascade, mode_of
 from arlo.control.serve import load_manifest
 from arlo.control.watch import scheduler as module
-from arlo.control.watch.scheduler import RuntimeScheduler, point_in_force
-from arlo.planning.cascade import CascadePlanner
+from arlo.control.watch.scheduler import RuntimeScheduler
+from arlo.planning.cascade import Stages
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.noted_wishes import Notes
 
@@ -58,12 +59,13 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_another_point_brings_another_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(folder / "serve.toml")
-    manifest = load_manifest(config)
+    mode = mode_of(config, load_manifest(config))
+    assert isinstance(mode, Cascade)
     notes, deployments = Notes(6), SimpleNamespace(point=None)
     now_s = [1000.0]
     monkeypatch.setattr(module, "monotonic_s", lambda: now_s[0])
-    scheduler = RuntimeScheduler(config, manifest, notes, deployments, Counter())  # type: ignore[arg-type]
-    assert isinstance(scheduler.planner, CascadePlanner)
+    scheduler = RuntimeScheduler(mode, notes, deployments, Counter())  # type: ignore[arg-type]
+    assert isinstance(scheduler.planner.subject, Stages)
     notes.want(scheduler.first_placement())
     counts = {"kinds.small": [0] * 65, "kinds.large": [0] * 65}
     for _ in range(600):
@@ -75,21 +77,21 @@ async def test_another_point_brings_another_plan(folder: Path, monkeypatch: pyte
             stats[name] = proto.message("Stats")(started_at_ms=1, uptime_ns=round(now_s[0] * 1e9), model=name)
             stats[name].at_ms = round(now_s[0] * 1000)
             stats[name].arrivals_by_length.extend(lengths)
-        scheduler._others["kinds.large"] = stats["kinds.large"]
+        await scheduler.see(stats["kinds.large"], "kinds.large")
         await scheduler.see(stats["kinds.small"])
     await scheduler.plan("period")
     before = Counter(notes.desired.values())
     assert max(before.values()) > 3, "most rows end at the first stage"
-    assert not scheduler._turned()
+    assert not mode.turned(scheduler.planner, deployments)  # type: ignore[arg-type]
     deployments.point = "safe"
-    assert scheduler._turned()
+    assert mode.turned(scheduler.planner, deployments)  # type: ignore[arg-type]
     await scheduler.plan("point")
     assert sorted(Counter(notes.desired.values()).values()) == [3, 3]
     assert scheduler.plans[-1].reason == "point"
     by_model = scheduler.plans[-1].demand_by_model
     assert by_model["kinds.large"] == pytest.approx(by_model["kinds.small"], rel=0.01), "as it will be"
-    assert point_in_force(config, deployments).name == "safe"  # type: ignore[arg-type]
-    assert not scheduler._turned()
+    assert mode.in_force(deployments).name == "safe"  # type: ignore[arg-type]
+    assert not mode.turned(scheduler.planner, deployments)  # type: ignore[arg-type]
 
 
 def test_a_point_of_the_same_reach_brings_none(folder: Path) -> None:
@@ -98,6 +100,5 @@ def test_a_point_of_the_same_reach_brings_none(folder: Path) -> None:
     dataclasses.replace(manifest, points=points).save(folder)
     cascade_manifest.cache_clear()
     config = load(folder / "serve.toml")
-    deployments = SimpleNamespace(point="safe")
-    scheduler = RuntimeScheduler(config, load_manifest(config), Notes(6), deployments, Counter())  # type: ignore[arg-type]
-    assert not scheduler._turned()
+    mode, deployments = mode_of(config, load_manifest(config)), SimpleNamespace(point="safe")
+    assert not mode.turned(mode.planner(), deployments)  # type: ignore[arg-type]

@@ -13,8 +13,9 @@ from arlo.catalog.logical import write_logical_model
 from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
 from arlo.cli.recommend import advice_line, load_manifest, recommended
 from arlo.config import Config
+from arlo.control.mode import mode_of
 from arlo.control.reconcile import state
-from arlo.control.reconcile.choice import choose, servable
+from arlo.control.reconcile.choice import choose
 from arlo.control.reconcile.placement import deployment_message
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.scheduler import RuntimeScheduler
@@ -111,24 +112,22 @@ def test_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_bundle_is_one_runtime_to_all_that_plan(static_pays: Manifest, tmp_path: Path) -> None:
     settings = configured(tmp_path, 'runtimes = "bundle"')
-    kept = servable(settings, static_pays)
-    (bundle,) = kept.runtimes
+    mode = mode_of(settings, static_pays)
+    (bundle,) = mode.manifest.runtimes
     assert (bundle.name, bundle.dynamic, bundle.max_length) == ("m_bundle", True, 64)
     assert [part.name for part in bundle.parts] == ["m_len16", "m_len64"]
     assert bundle.files == {path: digest for part in bundle.parts for path, digest in part.files.items()}
     # In steps, as the rows are padded.
     assert [bundle.latency_ns(1, length) for length in (1, 16, 17, 40, 64)] == [10**6, 10**6, *[4 * 10**6] * 3]
-    for manifest in (static_pays, kept):
-        choice = choose(settings, manifest)
-        assert choice.serve == "dynamic"
-        assert choice.text == (
-            'serving static runtimes for 16 and 64 tokens, all on every worker: deployment.runtimes is "bundle"'
-        )
-    message = deployment_message(settings, kept, [("w0", "m_bundle")], {"w0": "here:1"})
+    assert mode.choice.serve == "dynamic"
+    assert mode.choice.text == (
+        'serving static runtimes for 16 and 64 tokens, all on every worker: deployment.runtimes is "bundle"'
+    )
+    message = deployment_message(mode, [("w0", "m_bundle")], {"w0": "here:1"})
     assert [runtime.name for runtime in message.runtimes] == ["m_len16", "m_len64"]
     assert [(b.name, list(b.runtimes)) for b in message.bundles] == [("m_bundle", ["m_len16", "m_len64"])]
     assert [instance.runtime for instance in message.instances] == ["m_bundle"]
-    scheduler = RuntimeScheduler(settings, kept, *([None] * 2), Counter())  # type: ignore[arg-type]
+    scheduler = RuntimeScheduler(mode, *([None] * 2), Counter())  # type: ignore[arg-type]
     assert scheduler.longest == "m_bundle"
 
 
@@ -141,7 +140,7 @@ def test_a_bundle_costs_what_its_members_do_whatever_batches_they_take(tmp_path:
 
     runtimes = [runtime(16, (1, 1000), (8, 2000)), runtime(64, (1, 4000)), runtime(128, (1, 9000), (2, 12_000))]
     manifest = write_runtimes(tmp_path, model="m", runtimes=runtimes)
-    (bundle,) = servable(configured(tmp_path, 'runtimes = "bundle"'), manifest).runtimes
+    (bundle,) = choose(configured(tmp_path, 'runtimes = "bundle"'), manifest).manifest.runtimes
     for rows in (1, 2, 4, 8):
         for member in bundle.parts:
             assert bundle.latency_ns(rows, member.max_length) == member.latency_ns(rows)
@@ -156,7 +155,7 @@ def test_servers_with_the_plugin_are_taken_as_they_are(static_pays: Manifest, tm
     for pays in (static_pays, dynamic_pays):
         pays.save(tmp_path)
         manifest = Manifest.load(tmp_path)
-        (bundle,) = servable(endpoints(tmp_path, fixed), manifest).runtimes
+        (bundle,) = choose(endpoints(tmp_path, fixed), manifest).manifest.runtimes
         assert [part.name for part in bundle.parts] == ["m_len16", "m_len64"]
         assert "the plugin" in choose(endpoints(tmp_path, fixed), manifest).text
         explicit = endpoints(tmp_path, fixed, '[deployment]\nruntimes = "static"')
@@ -177,10 +176,10 @@ def test_a_bundle_needs_measured_static_runtimes(static_pays: Manifest, tmp_path
     settings = configured(tmp_path, 'runtimes = "bundle"')
     only_dynamic = tuple(runtime for runtime in static_pays.runtimes if runtime.dynamic)
     with pytest.raises(ConfigError, match=r'is "bundle", but .* has no static runtime'):
-        servable(settings, dataclasses.replace(static_pays, runtimes=only_dynamic))
+        choose(settings, dataclasses.replace(static_pays, runtimes=only_dynamic))
     unmeasured = tuple(dataclasses.replace(runtime, latency=()) for runtime in static_pays.runtimes)
     with pytest.raises(ConfigError, match="no latency of m_len16, m_len64 was measured"):
-        servable(settings, dataclasses.replace(static_pays, runtimes=unmeasured))
+        choose(settings, dataclasses.replace(static_pays, runtimes=unmeasured))
     for other in ("allocation = {16 = 1}", "dynamic = 1"):
         with pytest.raises(ConfigError, match=r"deployment.runtimes is bundle, but"):
             configured(tmp_path, f'runtimes = "bundle"\n{other}')
@@ -190,7 +189,7 @@ def test_without_a_recommendation_static_runtimes_are_served_and_the_reason_is_s
     whole = write(tmp_path, static_us=1000, dynamic_us=1000)
     assert choose(configured(tmp_path), whole) == dataclasses.replace(
         choose(configured(tmp_path, 'runtimes = "static"'), whole),
-        why="nothing is recommended: `arlo profile REPOSITORY --update` compares them",
+        why="nothing is recommended: `arlo compile profile REPOSITORY --update` compares them",
     )
 
 
@@ -199,22 +198,24 @@ def test_a_runtime_that_nobody_measured_is_not_served(dynamic_pays: Manifest, tm
         runtimes = tuple(dataclasses.replace(r, latency=()) if r.name in names else r for r in dynamic_pays.runtimes)
         return dataclasses.replace(dynamic_pays, runtimes=runtimes)
 
-    with pytest.raises(ConfigError, match=r"no latency of m_len16 was measured, .* run `arlo profile .* --update` on"):
-        servable(configured(tmp_path, 'runtimes = "static"'), without("m_len16"))
+    with pytest.raises(
+        ConfigError, match=r"no latency of m_len16 was measured, .* run `arlo compile profile .* --update` on"
+    ):
+        choose(configured(tmp_path, 'runtimes = "static"'), without("m_len16"))
     with pytest.raises(ConfigError, match="no latency of m_dynamic was measured"):
-        servable(configured(tmp_path), without("m_dynamic", "m_len64"))
+        choose(configured(tmp_path), without("m_dynamic", "m_len64"))
     with pytest.raises(ConfigError, match="no latency of m_len64, m_dynamic was measured"):
-        servable(configured(tmp_path, "dynamic = 1"), without("m_dynamic", "m_len64"))
+        choose(configured(tmp_path, "dynamic = 1"), without("m_dynamic", "m_len64"))
     # One that is not served does not matter, and nothing is planned with it.
-    kept = servable(configured(tmp_path), without("m_len16"))
+    kept = choose(configured(tmp_path), without("m_len16")).manifest
     assert [runtime.name for runtime in kept.runtimes] == ["m_len64", "m_dynamic"]
-    kept = servable(configured(tmp_path, 'runtimes = "static"'), without("m_dynamic"))
+    kept = choose(configured(tmp_path, 'runtimes = "static"'), without("m_dynamic")).manifest
     assert [runtime.name for runtime in kept.runtimes] == ["m_len16", "m_len64"]
 
 
 def scheduler(settings: Config, manifest: Manifest) -> RuntimeScheduler:
     none: Reconciler = None  # type: ignore[assignment]  # neither is asked for what is tested here
-    return RuntimeScheduler(settings, manifest, none, none, Counter())  # type: ignore[arg-type]
+    return RuntimeScheduler(mode_of(settings, manifest), none, none, Counter())  # type: ignore[arg-type]
 
 
 def test_every_worker_gets_the_dynamic_runtime(dynamic_pays: Manifest, tmp_path: Path) -> None:
@@ -235,12 +236,12 @@ def test_dynamic_needs_no_reallocation(dynamic_pays: Manifest, tmp_path: Path) -
 
 def test_a_placement_of_the_other_kind_is_not_taken_up_again(dynamic_pays: Manifest, tmp_path: Path) -> None:
     following, told = configured(tmp_path), configured(tmp_path, 'runtimes = "static"')
-    assert state.fingerprint(following, dynamic_pays) != state.fingerprint(told, dynamic_pays)
+    assert state.fingerprint(mode_of(following, dynamic_pays)) != state.fingerprint(mode_of(told, dynamic_pays))
 
 
 def test_the_gateway_gets_the_time_of_every_length(dynamic_pays: Manifest, tmp_path: Path) -> None:
     """By these points its policies know the work of each request on a dynamic instance (dispatch_cost_test.cc)."""
-    message = deployment_message(configured(tmp_path), dynamic_pays, [("w0", "m_dynamic")], {"w0": "127.0.0.1:1"})
+    message = deployment_message(mode_of(configured(tmp_path), dynamic_pays), [("w0", "m_dynamic")], {"w0": "h:1"})
     assert [runtime.name for runtime in message.runtimes] == ["m_dynamic"]
     assert message.runtimes[0].dynamic
     assert [(p.length, p.batch, p.latency_us) for p in message.runtimes[0].latency] == [(16, 1, 1000), (64, 1, 4000)]
@@ -333,9 +334,8 @@ def test_a_bundle_is_what_memory_holds(tmp_path: Path) -> None:
 
     def held(settings: Config) -> tuple[list[str], str]:
         """What is held, and what people are told; before and after a manifest is made of it the same."""
-        (bundle,) = servable(settings, manifest).runtimes
+        (bundle,) = choose(settings, manifest).manifest.runtimes
         text = choose(settings, manifest).text
-        assert choose(settings, servable(settings, manifest)).text == text
         return [part.name for part in bundle.parts], text
 
     names, text = held(memory(tmp_path, 'runtimes = "bundle"', 299))
@@ -353,11 +353,11 @@ def test_a_bundle_is_what_memory_holds(tmp_path: Path) -> None:
     assert names == ["m_len16", "m_len32", "m_len64"]
     assert text.endswith("rows of one length go together on any worker; together they take 300 of 300 MB")
     with pytest.raises(ConfigError, match="the longest runtime, m_len64, takes 100 MB, more than the 99"):
-        servable(memory(tmp_path, 'runtimes = "bundle"', 99), manifest)
+        choose(memory(tmp_path, 'runtimes = "bundle"', 99), manifest)
     # Memory for one at a time, or told otherwise: a runtime for each worker, allocated by length.
     for deployment, memory_mb in (("", 150), ('runtimes = "static"', 300), ("allocation = {64 = 1}", 300)):
         settings = memory(tmp_path, deployment, memory_mb)
-        assert servable(settings, manifest).runtimes == manifest.runtimes
+        assert choose(settings, manifest).manifest.runtimes == manifest.runtimes
         assert choose(settings, manifest).serve == "static"
 
 
@@ -366,6 +366,6 @@ def test_memory_changes_nothing_where_a_dynamic_runtime_is_quicker(tmp_path: Pat
         manifest = recommended(write(tmp_path, static_us=1000, dynamic_us=dynamic_us, memory_mb=100))
         settings = memory(tmp_path, "", 300)
         assert choose(settings, manifest).serve == "dynamic"
-        runtime = dynamic_runtime(servable(settings, manifest))
+        runtime = dynamic_runtime(choose(settings, manifest).manifest)
         assert runtime is not None
         assert [part.name for part in runtime.parts] == serve

@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from arlo.catalog.manifest import Manifest
+from arlo.control.mode import mode_of
 from arlo.control.reconcile import state
 from tests.fakes.placements import MANIFEST, configured
 
-MARK = state.fingerprint(configured("allocation = {64 = 1}"), MANIFEST)
+
+def mark(deployment: str, more: str = "", manifest: Manifest = MANIFEST) -> str:
+    return state.fingerprint(mode_of(configured(deployment, more), manifest))
+
+
+MARK = mark("allocation = {64 = 1}")
 STATE = state.DesiredState(placement={"w0": "m_64"}, reason="period", at_ms=5, fingerprint=MARK)
 
 
@@ -54,14 +61,12 @@ def test_a_write_that_was_cut_short_leaves_the_old_state(tmp_path: Path) -> None
 def test_another_fingerprint_for_whatever_matters(tmp_path: Path) -> None:
     state.save(tmp_path, STATE)
     others = [
-        state.fingerprint(configured("allocation = {64 = 2}"), MANIFEST),
-        state.fingerprint(configured("allocation = {64 = 1}", "[control]\nreallocate = false"), MANIFEST),
-        state.fingerprint(configured("allocation = {64 = 1}", "[workers]\ncount = 3"), MANIFEST),
-        state.fingerprint(
-            configured("allocation = {64 = 1}"), dataclasses.replace(MANIFEST, runtimes=MANIFEST.runtimes[:2])
-        ),
+        mark("allocation = {64 = 2}"),
+        mark("allocation = {64 = 1}", "[control]\nreallocate = false"),
+        mark("allocation = {64 = 1}", "[workers]\ncount = 3"),
+        mark("allocation = {64 = 1}", manifest=dataclasses.replace(MANIFEST, runtimes=MANIFEST.runtimes[:2])),
     ]
     assert len({MARK, *others}) == 5
     assert all(state.load(tmp_path, expected=other) is None for other in others)
     # What may change without the placement losing its sense.
-    assert state.fingerprint(configured("allocation = {64 = 1}", "[dispatch]\ninflight_limit = 3"), MANIFEST) == MARK
+    assert mark("allocation = {64 = 1}", "[dispatch]\ninflight_limit = 3") == MARK

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from arlo.catalog.tasks import task_input
 from arlo.config import Config, load
 from arlo.config.flow_variants import flow_of
 from arlo.control.watch import tasks as watching
+from arlo.control.watch.feed import Snapshot
 from arlo.control.watch.tasks import TaskWatch
 from arlo.errors import WorkerError
 from arlo.workers.emulated.repository import write_emulated_repository
@@ -79,18 +78,17 @@ class Watched:
     root: Path
     pool: Pool
     changes: list[Manifest]
+    watch: TaskWatch = dataclasses.field(init=False)
 
-    async def until(self, what: str) -> None:
-        """Until that was done, or said by an event."""
-        async with asyncio.timeout(30):
-            while what not in self.pool.done:
-                await asyncio.sleep(0.01)
+    async def look(self) -> str:
+        """What was done last, or said by an event."""
+        await self.watch.on_stats(Snapshot(()))
+        return self.pool.done[-1] if self.pool.done else ""
 
 
 @pytest.fixture
-async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
-    monkeypatch.setattr(watching, "LOOK_S", 0.01)
-    monkeypatch.setattr(watching, "AGAIN_S", 0.05)
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    monkeypatch.setattr(watching, "AGAIN_S", 0.0)
     for tokens in COUNTS:
         write_variant(tmp_path, tokens, BEFORE)
     write_flow(tmp_path, 0.8)
@@ -108,12 +106,16 @@ async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         pool.done.append("changed")
 
     monkeypatch.setattr(watching, "emit", lambda _log, event, **_fields: pool.done.append(event))
-    watch = TaskWatch(config, pool, change=change, probe=pool.probe)  # type: ignore[arg-type]
-    running = asyncio.create_task(watch.run(served))
+    assert config.pipeline is not None
+    found.watch = TaskWatch(
+        config,
+        config.pipeline,
+        pool,
+        served=lambda: served,
+        change=change,
+        probe=pool.probe,  # type: ignore[arg-type]
+    )
     yield found
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
     flow_of.cache_clear()
 
 
@@ -121,7 +123,7 @@ async def test_every_worker_first(watched: Watched) -> None:
     for tokens in COUNTS:
         write_variant(watched.root, tokens, AFTER)
     write_flow(watched.root, 0.7)
-    await watched.until("changed")
+    assert await watched.look() == "changed"
     done = watched.pool.done
     assert done[-2:] == ["tasks_added", "changed"]
     assert len(done) == 2 * 2 * len(COUNTS) + 2
@@ -137,10 +139,10 @@ async def test_a_load_that_fails_is_tried_again(watched: Watched) -> None:
     for tokens in COUNTS:
         write_variant(watched.root, tokens, AFTER)
     write_flow(watched.root, 0.7)
-    await watched.until("tasks_failed")
+    assert await watched.look() == "tasks_failed"
     assert not watched.changes
     watched.pool.broken = False
-    await watched.until("changed")
+    assert await watched.look() == "changed"
 
 
 @pytest.mark.parametrize("what", ["some", "order", "outputs", "flow"])
@@ -153,7 +155,7 @@ async def test_what_cannot_be_taken_up(watched: Watched, what: str) -> None:
     for tokens in COUNTS[: 1 if what == "some" else 2]:
         write_variant(watched.root, tokens, tasks, **other)
     write_flow(watched.root, 0.7, latency=9 if what == "flow" else 2)
-    await watched.until("tasks_failed")
+    assert await watched.look() == "tasks_failed"
     assert not watched.changes
     assert not [each for each in watched.pool.done if each.startswith("load")]
     assert flow_of(watched.root / "flow.toml").stages[0].variants[0].accuracy == (0.8,)
@@ -162,5 +164,5 @@ async def test_what_cannot_be_taken_up(watched: Watched, what: str) -> None:
 async def test_a_flow_file_that_is_only_touched(watched: Watched) -> None:
     """No task is new: what is served does not change under our feet."""
     write_flow(watched.root, 0.5)
-    await asyncio.sleep(0.2)
+    await watched.look()
     assert watched.pool.done == []

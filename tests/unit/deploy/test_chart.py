@@ -142,7 +142,7 @@ def test_every_key_of_every_section_can_be_given_as_a_value(tmp_path: Path) -> N
     sections["gateway"] |= {"drain_timeout_ms": 7000, "aliases": {'an "odd" name <&>': "m"}, "auto_truncate": True}
     sections["dispatch"] |= {"alpha": 0.5, "max_queued": 10_000_000}
     sections["limits"]["memory_bytes"] = 1 << 40
-    sections["workers"]["log_verbose"] = 2
+    sections["workers"]["linger_s"] = 7
     objects = rendered(f"config={json.dumps(sections)}")
     assert effective(toml_of(objects, "arlo.toml", tmp_path)) == sections
     of_control = effective(toml_of(objects, "control.toml", tmp_path))

@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,22 @@ def workers(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: service for name, service in compose["services"].items() if name.startswith("worker-")}
 
 
-def test_compose_accepts_the_file() -> None:
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [
+        ("docker-compose.yml", {"gateway", "control", "prometheus", "grafana", "worker-0"}),
+        ("deploy/plugin/docker-compose.yml", {"triton"}),
+    ],
+)
+def test_compose_accepts_the_file(file: str, names: set[str]) -> None:
     program = shutil.which("docker-compose")
     if program is None:
         pytest.skip("docker-compose is not installed")
     result = subprocess.run(
-        [program, "--file", str(ROOT / "docker-compose.yml"), "config"], capture_output=True, text=True, check=False
+        [program, "--file", str(ROOT / file), "config"], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
-    services = yaml.safe_load(result.stdout)["services"]
-    assert {"gateway", "control", "prometheus", "grafana", "worker-0"} <= set(services)
+    assert names <= set(yaml.safe_load(result.stdout)["services"])
 
 
 def test_one_gpu_for_each_worker(compose: dict[str, Any]) -> None:
@@ -75,36 +80,15 @@ def test_bind_mounts_exist(compose: dict[str, Any]) -> None:
                 assert (ROOT / source).exists(), volume
 
 
-def test_worker_flags_are_tritons(compose: dict[str, Any]) -> None:
-    if find_spec("pytriton") is None:
-        pytest.skip("nvidia-pytriton is not installed (extra [triton])")
-    (package,) = find_spec("pytriton").submodule_search_locations  # type: ignore[union-attr]
-    server = Path(package) / "tritonserver"
-    libraries = f"{Path(package).parent / 'nvidia_pytriton.libs'}:{server / 'lib'}"
-    text = subprocess.run(
-        [str(server / "bin" / "tritonserver"), "--help"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"LD_LIBRARY_PATH": libraries},
-    )
-    known = set(re.findall(r"^\s*(--[a-z0-9-]+)", text.stdout + text.stderr, flags=re.M))
-    assert len(known) > 50, text.stderr
-    for service in workers(compose).values():
-        program, *flags = service["command"]
-        assert program == "tritonserver"
-        assert {flag.split("=")[0] for flag in flags} <= known
-
-
 def test_gateway_and_control_commands_are_arlos(compose: dict[str, Any]) -> None:
     """The command of each container, run here up to the file that it names."""
     for name in ("gateway", "control"):
-        program, command, file = compose["services"][name]["command"]
+        program, *command, file = compose["services"][name]["command"]
         assert program == "arlo"
         assert file == "/etc/arlo/arlo.toml"
-        help_text = run_arlo(command, "--help")
+        help_text = run_arlo(*command, "--help")
         assert help_text.returncode == 0, help_text.stderr
-        missing = run_arlo(command, "/nonexistent/arlo.toml")
+        missing = run_arlo(*command, "/nonexistent/arlo.toml")
         assert missing.returncode == 2
         assert "/nonexistent/arlo.toml does not exist" in missing.stderr
     dockerfile = (DEPLOY / "Dockerfile").read_text()
@@ -311,3 +295,12 @@ def test_documented_commands_are_shell() -> None:
     assert blocks
     for line in "".join(blocks).replace("\\\n", " ").splitlines():
         assert shlex.split(line, comments=True) is not None
+
+
+def test_the_metrics_page_is_the_gateways() -> None:
+    """docs/metrics.md lists exactly what a running gateway exports."""
+    if gateway_program() is None:
+        pytest.skip("the gateway is not built")
+    command = [sys.executable, str(ROOT / "tools" / "metrics_page.py"), str(ROOT / "docs" / "metrics.md"), "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -71,7 +71,6 @@ HEAVY = {
     "plotly",
     "transformers",
     "pytriton",
-    "pyarrow",
     "scipy",
 }
 
@@ -272,3 +271,13 @@ def test_the_checks_see_what_they_should(tmp_path: Path) -> None:
     ]
     impure = ["chrono", "grpcpp/grpcpp.h", "arlo/v1/admin.pb.h", "vector", "string_view"]
     assert [name for name in impure if IMPURE.search(name)] == impure[:3]
+
+
+@pytest.mark.parametrize("folder", ["simulator", "arlo/cli/simulate"])
+def test_the_simulator_names_no_planner(folder: str) -> None:
+    """What plans in a simulation is what serves: it comes from planner_for, of which it knows no class."""
+    for path in python_files(ROOT / folder):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("arlo.planning"):
+                named = [alias.name for alias in node.names if alias.name.endswith("Planner")]
+                assert not named, f"{path.relative_to(ROOT)}:{node.lineno} names {named}: ask arlo.planning.serving"

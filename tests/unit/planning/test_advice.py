@@ -118,7 +118,10 @@ def test_requests_that_nothing_takes_are_left_out() -> None:
     [
         (STATIC, "no dynamic runtime to compare with"),
         ((dynamic(1.0),), "no static runtime to compare with"),
-        ((*STATIC, runtime(512, {}, dynamic=True)), "no latency of m_dynamic512 was measured: run `arlo profile"),
+        (
+            (*STATIC, runtime(512, {}, dynamic=True)),
+            "no latency of m_dynamic512 was measured: run `arlo compile profile",
+        ),
         ((runtime(64, {}), runtime(512, {}), dynamic(1.0)), "no latency of m_len64 and 1 more was measured"),
         ((*STATIC, runtime(512, {512: 9}, dynamic=True, device="cpu")), r"different devices \(cpu; gpu\)"),
         ((*STATIC, runtime(256, {256: 9}, dynamic=True)), "static runtime takes 512 tokens and a dynamic one 256"),

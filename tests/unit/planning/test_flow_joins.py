@@ -14,7 +14,10 @@ from arlo.catalog.flow import Flow
 from arlo.catalog.flow_file import parse_flow
 from arlo.errors import ConfigError
 from arlo.planning.flows.live import FlowTraffic, StageCounts, VariantCounts
-from arlo.simulator.flows import FlowResult, FlowRun, planner_of, run
+from arlo.simulator.flows import scenario_of
+from arlo.simulator.report.result import Result
+from arlo.simulator.run import run
+from arlo.simulator.scenario.scenario import Listed
 from benchmarks.papers.loki.planners import PLANNERS, PlannerName, plan_as
 from tests.fakes.flow_evaluate import evaluate
 
@@ -136,18 +139,18 @@ def test_plans_count_one_row_and_what_it_is_made_of(flow: Flow, planner: Planner
     assert not evaluate(plan).problems
 
 
-def by_stage(result: FlowResult) -> dict[str, int]:
+def by_stage(result: Result) -> dict[str, int]:
     found: dict[str, int] = collections.Counter()
-    for name, count in result.visits.items():
+    for name, count in result.figures.more["visits"].items():
         found[name.split(":")[0]] += count
     return dict(found)
 
 
 def test_simulations_come_to_the_same(flow: Flow) -> None:
     arrived = (np.arange(1000) * 2e7).astype(np.int64)
-    result = run(FlowRun(flow=flow, planner=planner_of(flow), workers=12, arrived_ns=arrived, hold="all"))
-    assert result.violations == 0
-    assert result.accuracy == pytest.approx(0.99 * (0.9 + 0.8) / 2 * 0.95, abs=1e-6)
+    result = run(scenario_of(flow, Listed(arrived), workers=12, bundle="all"))
+    assert result.kept == 1
+    assert result.figures.accuracy == pytest.approx(0.99 * (0.9 + 0.8) / 2 * 0.95, abs=1e-6)
     visits = by_stage(result)
     assert visits == {"a": 1000, "b": 6000, "c": 2000, "j": 1000}
 
@@ -156,9 +159,9 @@ def test_what_is_dropped_is_missing_and_nothing_waits_for_it(flow: Flow) -> None
     """Twice the load that the workers carry: all roots end, and a row is made of what is left."""
     partial = dataclasses.replace(flow, on_drop="partial", slo_ms=60)
     arrived = (np.arange(3000) * 1e6).astype(np.int64)
-    result = run(FlowRun(flow=partial, planner=planner_of(partial), workers=4, arrived_ns=arrived, hold="all"))
-    assert result.roots == 3000
-    assert result.violations > 0.3
+    result = run(scenario_of(partial, Listed(arrived), workers=4, bundle="all"))
+    assert result.requests == 3000
+    assert result.kept < 0.7
     visits = by_stage(result)
     assert 0 < visits["j"] < visits["a"]
     assert visits["b"] < 6 * visits["a"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.live import FlowTraffic, StageCounts, VariantCounts
 from arlo.planning.flows.numbers import Numbers
 from arlo.planning.flows.problem import FlowPlan
-from arlo.planning.flows.serving import FlowAnswer, FlowPlanner
-from arlo.planning.planner import Plan, PlannerSettings, Seen
+from arlo.planning.flows.serving import FlowAnswer, Variants
+from arlo.planning.planner import Plan, Planner, PlannerSettings, Seen
 from arlo.planning.traffic.demand import Demand
 from tests.fakes.flow_programs.highs import HighsFlowSolver
 from tests.fakes.flows import cascade, metered, toy
@@ -24,12 +25,20 @@ from tests.fakes.planned_models import SETTINGS, served
 FLOW = dataclasses.replace(toy(), utilisation=1.0)  # a1 10/s, 2 rows; a2 40/s, 1 row; b1 20/s; b2 80/s
 
 
-def planner(flow: Flow = FLOW, settings: PlannerSettings = SETTINGS, most: int = 0) -> FlowPlanner:
+class One(Variants):
+    """With the planner that asks."""
+
+    def __init__(self, settings: PlannerSettings, *about: Any, **more: Any) -> None:
+        super().__init__(settings, *about, **more)
+        self.by = Planner(settings, self)
+
+
+def planner(flow: Flow = FLOW, settings: PlannerSettings = SETTINGS, most: int = 0) -> One:
     names = [f"{flow.stages[s].name}.{variant.name}" for s in flow.order for variant in flow.stages[s].variants]
-    return FlowPlanner(settings, [served(name, (16,)) for name in names], flow, most=most)
+    return One(settings, [served(name, (16,)) for name in names], flow, most=most)
 
 
-def feed(one: FlowPlanner, rate: float, seconds: int = 20, *, begin: int = 0, exits: float = 0.0) -> None:
+def feed(one: One, rate: float, seconds: int = 20, *, begin: int = 0, exits: float = 0.0) -> None:
     """Roots per second, all by a1, which makes 2 rows of each."""
     for second in range(begin, begin + seconds + 1):
         roots = round(rate * (second - begin))
@@ -41,9 +50,9 @@ def feed(one: FlowPlanner, rate: float, seconds: int = 20, *, begin: int = 0, ex
         one.traffic.add(float(second), float(begin), counts)
 
 
-def decide(one: FlowPlanner, wanted: Sequence[int]) -> Plan:
-    question = one._question("period", sum(wanted), None, wanted, forced=False)
-    return one.conclude(question, question.solve())
+def decide(one: One, wanted: Sequence[int]) -> Plan:
+    question = one.by._question("period", sum(wanted), None, wanted, forced=False)
+    return one.by.conclude(question, question.solve())
 
 
 def test_energy_alone_moves_workers() -> None:
@@ -95,14 +104,16 @@ def test_plans_are_for_the_lengths_that_came() -> None:
         for name, right, ms in (("large", 1.0, 10), ("small", 0.8, 2))
     )
     flow = Flow(name="f", slo_ms=10_000, stages=(FlowStage(name="A", variants=variants),), edges=(), utilisation=1.0)
-    one = FlowPlanner(SETTINGS, [served(name, (16, 128)) for name in ("A.large", "A.small")], flow)
+    one = One(SETTINGS, [served(name, (16, 128)) for name in ("A.large", "A.small")], flow)
     for second in range(21):
         roots = 100 * second
         one.traffic.add(float(second), 0.0, [StageCounts(roots, (VariantCounts(roots, roots, ()),) * 2)])
 
     def planned(rows: int, mean: tuple[float, ...]) -> FlowPlan:
-        question = one._question("period", 4, Seen(Demand(one.lengths, mean, mean, rows, 20.0)), (4, 0), forced=False)
-        plan = one.conclude(question, question.solve())
+        question = one.by._question(
+            "period", 4, Seen(Demand(one.lengths, mean, mean, rows, 20.0)), (4, 0), forced=False
+        )
+        plan = one.by.conclude(question, question.solve())
         assert sum(plan.best) == 4
         assert one.in_force is not None
         return one.in_force
@@ -156,13 +167,13 @@ def test_what_the_window_says_holds_for_all_that_is_compared() -> None:
         first, none = VariantCounts(rows, 0, (2 * rows,)), VariantCounts(0, 0, (0,))
         last = (VariantCounts(2 * rows, 2 * rows, ()), VariantCounts(0, 0, ()))
         one.traffic.add(float(second), 100.0, [StageCounts(rows, (first, none)), StageCounts(2 * rows, last)])
-    question = one._question("period", 4, None, (2, 0, 1, 1), forced=False)
+    question = one.by._question("period", 4, None, (2, 0, 1, 1), forced=False)
     answer = question.solve()
     assert isinstance(answer, FlowAnswer)
     assert answer.plan.utilisation < 0.8
     assert answer.kept.utilisation == answer.plan.utilisation
     assert answer.size >= answer.plan.workers == 4
-    one.conclude(question, answer)
+    one.by.conclude(question, answer)
     assert (one.in_force.utilisation, one.in_force.note) == (answer.plan.utilisation, answer.plan.note)
     told = plan_message(one.numbers, one.in_force, shared=False)
     assert (told.utilisation, told.note) == (answer.plan.utilisation, answer.plan.note)
@@ -182,8 +193,8 @@ def test_the_number_of_workers_is_that_of_the_plan_with_all_there_may_be() -> No
 def test_workers_that_are_lost_leave_no_stage_empty() -> None:
     one = planner()
     feed(one, 100)
-    question = one._question("worker_lost", 2, None, (2, 0, 1, 1), forced=True)
-    plan = one.conclude(question, question.solve())
+    question = one.by._question("worker_lost", 2, None, (2, 0, 1, 1), forced=True)
+    plan = one.by.conclude(question, question.solve())
     assert plan.moves
     assert sum(plan.best) == 2
     assert plan.best[0] + plan.best[1] == plan.best[2] + plan.best[3] == 1

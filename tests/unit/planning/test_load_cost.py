@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from arlo.catalog.bundle import bundle_of
 from arlo.catalog.manifest import LatencyPoint, Runtime
 from arlo.planning.allocation.problem import Allocation
-from arlo.planning.planner import Answer, Plan, Planner, PlannerSettings, Question
+from arlo.planning.planner import Answer, Plan, Planner, PlannerSettings, Problem, Question
+from arlo.planning.serving import planner_for
 from arlo.planning.traffic.demand import Demand
 from arlo.planning.traffic.shift import Candidate
 
@@ -45,22 +47,16 @@ def runtime(length: int, load_ms: int | None) -> Runtime:
 
 
 def planner(*load_ms: int | None, settings: PlannerSettings = SETTINGS) -> Planner:
-    return Planner(settings, [runtime(length, load) for length, load in zip(LENGTHS, load_ms, strict=True)])
+    return planner_for(settings, [runtime(length, load) for length, load in zip(LENGTHS, load_ms, strict=True)])
 
 
 @dataclasses.dataclass(frozen=True)
-class Shared:
+class Shared(Problem):
     """Mean latency falls with the instances of each runtime, by `work`; without the longest nothing is served."""
 
     work: tuple[float, ...]
 
-    def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
-        raise NotImplementedError
-
-    def loss(self, instances: tuple[int, ...]) -> float:
-        return self.predicted_mean_ms(instances)
-
-    def predicted_mean_ms(self, instances: tuple[int, ...]) -> float:
+    def loss(self, instances: Sequence[int]) -> float:
         if not instances[-1]:
             return math.inf
         return sum(work / max(0.1, count) for work, count in zip(self.work, instances, strict=True))

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arlo.planning.models import ByModel, Load, ModelPlanner
+from arlo.planning.models import ByModel, Load
+from arlo.planning.planner import Planner
+from arlo.planning.serving import planner_for
 from tests.fakes.planned_models import SETTINGS, served
 
 
-def planner() -> ModelPlanner:
-    return ModelPlanner(SETTINGS, [served("one", (16, 64), workers=2), served("two", (32, 512), slo_ms=400.0)])
+def planner() -> Planner:
+    models = [served("one", (16, 64), workers=2), served("two", (32, 512), slo_ms=400.0)]
+    return planner_for(SETTINGS, models=models)
 
 
 loads = st.builds(
@@ -34,7 +37,7 @@ def test_the_division_is_the_best_of_all(models: list[Load], workers: int) -> No
     assert sum(found.instances) == workers
     assert min(found.instances) >= 1
     splits = [s for s in itertools.product(range(1, workers + 1), repeat=len(models)) if sum(s) == workers]
-    assert problem.predicted_mean_ms(found.instances) <= min(map(problem.predicted_mean_ms, splits)) * (1 + 1e-9)
+    assert problem.loss(found.instances) <= min(map(problem.loss, splits)) * (1 + 1e-9)
 
 
 @given(loads)
@@ -55,15 +58,15 @@ def test_workers_follow_the_requests() -> None:
     plans = planner()
     assert plans.lengths == (16, 64, 65 + 32, 65 + 512)
     counts = [[0] * 65, [0] * 513]
-    plans.add(0.0, 0.0, plans.joined(counts))
+    plans.add(0.0, 0.0, plans.subject.joined(counts))
     for second in range(1, 60):  # one: 100/s of 10 tokens; two: 400/s of 500 tokens, 0.5 x 5 ms each
         counts[0][10] += 100
         counts[1][500] += 400
-        plans.add(float(second), 0.0, plans.joined(counts))
+        plans.add(float(second), 0.0, plans.subject.joined(counts))
     demand = plans.demand()
-    asked = plans.by_runtime(demand.mean)
+    asked = plans.subject.by_runtime(demand.mean)
     assert asked == pytest.approx({"one_bundle": 10.0, "two_bundle": 40.0})  # per 100 ms
-    one, two = plans.of_models(demand)  # each by its own SLO, of 100 and 400 ms, and its own lengths
+    one, two = plans.subject.by_model(demand)  # each by its own SLO, of 100 and 400 ms, and its own lengths
     assert (one.max_lengths, two.max_lengths) == ((16, 64), (32, 512))
     assert one.mean == pytest.approx((10.0, 0.0))
     assert two.mean == pytest.approx((0.0, 160.0))
@@ -88,6 +91,6 @@ def test_before_anything_came_each_keeps_what_it_was_given() -> None:
 
 def test_a_longer_row_than_the_counters_hold_is_counted_with_the_longest() -> None:
     plans = planner()
-    whole = plans.joined([[0, 1], [0] * 600])
+    whole = plans.subject.joined([[0, 1], [0] * 600])
     assert len(whole) == 65 + 513
     assert whole[1] == 1

@@ -97,7 +97,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     """Long texts with all tokens, short ones on an engine of their own; the merged one of the short is not quicker."""
     short = adapted(tmp_path / "32", 32, (0, 1.0, 0.9), (-4, 1.0, 0.8))
     long = adapted(tmp_path / "64", 64, (0, 3.0, 0.9), (-4, 2.0, 0.89))
-    words = ["lengths", "--adapted", str(short), str(long), "--histogram", "uniform:8:64"]
+    words = ["compile", "lengths", "--adapted", str(short), str(long), "--histogram", "uniform:8:64"]
     assert main([*words, "--worth-us", "2000", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["length"], one["tokens"]) for one in found["chosen"]["engines"]] == [(32, 0), (64, 0)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from arlo import proto
 from arlo.config import Config
+from arlo.control.mode import mode_of
 from arlo.control.watch import scheduler as control_plane
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.planning.planner import Planner
@@ -317,7 +318,7 @@ async def controlled(
     now_s = 0.0
     monkeypatch.setattr(control_plane, "monotonic_s", lambda: now_s)
     notes = Notes(WORKERS)
-    scheduler = RuntimeScheduler(config, MANIFEST, notes, None, Counter())  # type: ignore[arg-type]
+    scheduler = RuntimeScheduler(mode_of(config, MANIFEST), notes, None, Counter())  # type: ignore[arg-type]
     notes.want(scheduler.first_placement())
     plans: list[tuple[float, tuple[int, ...]]] = []
     names = [runtime.name for runtime in scheduler.planner.planned]

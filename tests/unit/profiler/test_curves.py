@@ -30,38 +30,29 @@ def manifest(*runtimes: Runtime) -> Manifest:
     return Manifest(model="m", task="emulated", source="test", tokenizer=None, inputs=(), outputs=(), runtimes=runtimes)
 
 
-def test_measured_points_are_kept_in_ms() -> None:
-    points = curve(runtime((64, 4, 3000), (64, 1, 1000), (64, 2, 1500), max_batch=4)).points
-    assert points == ((1, 1.0), (2, 1.5), (4, 3.0))
-
-
-def test_missing_batches_flat_below_and_in_proportion_above() -> None:
-    points = curve(runtime((64, 2, 1500), (64, 4, 3000), max_batch=8)).points
-    assert points == ((1, 1.5), (2, 1.5), (4, 3.0), (8, 6.0))
-
-
-def test_batches_above_max_batch_only_help_to_read_max_batch() -> None:
-    assert curve(runtime((64, 1, 1000), (64, 4, 4000), max_batch=2)).points == ((1, 1.0), (2, 2.0))
-    assert curve(runtime((64, 2, 1000), (64, 4, 4000))).points == ((1, 1.0),)
-
-
-def test_repeated_points_are_averaged() -> None:
-    assert curve(runtime((64, 1, 1000), (64, 1, 3000))).points == ((1, 2.0),)
-
-
-def test_a_quicker_larger_batch_is_pooled_with_the_smaller_one() -> None:
-    measured = ((64, 1, 1000), (64, 2, 3000), (64, 4, 2000), (64, 8, 2200))
-    found = curve(runtime(*measured, max_batch=8)).points
-    assert [rows for rows, _ in found] == [1, 2, 4, 8]
-    assert [ms for _, ms in found] == pytest.approx([1.0, 2.4, 2.4, 2.4])
-
-
-def test_pooling_reaches_back_as_far_as_it_must() -> None:
-    assert curve(runtime((64, 1, 3000), (64, 2, 2000), (64, 4, 1000), max_batch=4)).points == (
-        (1, 2.0),
-        (2, 2.0),
-        (4, 2.0),
-    )
+@pytest.mark.parametrize(
+    ("measured", "max_batch", "expected"),
+    [
+        (((64, 4, 3000), (64, 1, 1000), (64, 2, 1500)), 4, [(1, 1.0), (2, 1.5), (4, 3.0)]),
+        (
+            ((64, 2, 1500), (64, 4, 3000)),
+            8,
+            [(1, 1.5), (2, 1.5), (4, 3.0), (8, 6.0)],
+        ),  # flat, then in proportion
+        (((64, 1, 1000), (64, 4, 4000)), 2, [(1, 1.0), (2, 2.0)]),
+        (((64, 2, 1000), (64, 4, 4000)), 1, [(1, 1.0)]),
+        (((64, 1, 1000), (64, 1, 3000)), 1, [(1, 2.0)]),  # averaged
+        (((64, 1, 0),), 1, [(1, 0.001)]),  # of an emulated runtime
+        # A quicker larger batch is pooled with the smaller ones, as far back as it must.
+        (((64, 1, 1000), (64, 2, 3000), (64, 4, 2000), (64, 8, 2200)), 8, [(1, 1.0), (2, 2.4), (4, 2.4), (8, 2.4)]),
+        (((64, 1, 3000), (64, 2, 2000), (64, 4, 1000)), 4, [(1, 2.0), (2, 2.0), (4, 2.0)]),
+    ],
+)
+def test_points(measured: tuple[tuple[int, int, int], ...], max_batch: int, expected: list[tuple[int, float]]) -> None:
+    found = curve(runtime(*measured, max_batch=max_batch)).points
+    assert [rows for rows, _ in found] == [rows for rows, _ in expected]
+    assert [ms for _, ms in found] == pytest.approx([ms for _, ms in expected])
+    assert curve(runtime(*measured, max_batch=max_batch), 3).points == found, "static: the same at every length"
 
 
 def test_dynamic_is_read_at_a_length() -> None:
@@ -74,17 +65,8 @@ def test_dynamic_is_read_at_a_length() -> None:
     assert curve(dynamic, 10_000).points == curve(dynamic).points
 
 
-def test_static_is_the_same_at_every_length() -> None:
-    static = runtime((64, 1, 1000))
-    assert curve(static, 3).points == curve(static).points
-
-
-def test_zero_latency_of_an_emulated_runtime() -> None:
-    assert curve(runtime((64, 1, 0))).points == ((1, 0.001),)
-
-
 def test_no_points_and_bad_lengths_are_refused() -> None:
-    with pytest.raises(ConfigError, match="m_len64 has no latency profile: measure it with `arlo profile`"):
+    with pytest.raises(ConfigError, match="m_len64 has no latency profile: measure it with `arlo compile profile`"):
         curve(runtime())
     with pytest.raises(ConfigError, match="at least 1 token"):
         curve(runtime((64, 1, 1), dynamic=True), 0)

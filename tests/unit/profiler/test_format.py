@@ -13,7 +13,7 @@ import pytest
 from arlo import config
 from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, Runtime
 from arlo.errors import ConfigError
-from arlo.profiler import Colocation, How, LatencyProfile, Point, RuntimeProfile, runtime_hash, with_profile
+from arlo.profiler import How, LatencyProfile, Point, RuntimeProfile, runtime_hash, with_profile
 from arlo.profiler.findings import staircase_lines, warnings
 from arlo.profiler.job import keep_points
 
@@ -127,12 +127,12 @@ def test_files_that_are_refused(tmp_path: Path, edit: Callable[[Any], None], pro
     with pytest.raises(ConfigError, match=problem) as caught:
         LatencyProfile.load(path)
     assert str(path) in str(caught.value)
-    assert "arlo profile" in str(caught.value)
+    assert "arlo compile profile" in str(caught.value)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    with pytest.raises(ConfigError, match="does not exist: write it with `arlo profile`"):
+    with pytest.raises(ConfigError, match="does not exist: write it with `arlo compile profile`"):
         LatencyProfile.load(path)
     path.write_text("{")
     with pytest.raises(ConfigError, match="is not JSON"):
@@ -157,31 +157,6 @@ def test_with_profile_replaces_the_latencies() -> None:
     )
     # What a profile was applied to is still what was measured.
     assert with_profile(applied, PROFILE) == applied
-
-
-def test_how_many_fit_is_kept_applied_and_not_lost(tmp_path: Path) -> None:
-    name = PROFILE.runtimes[0].name
-    known = dataclasses.replace(PROFILE, colocation=Colocation(runtime=name, mean_us=(100, 105, 130), ended="slow"))
-    known.save(tmp_path / "profile.json")
-    assert LatencyProfile.load(tmp_path / "profile.json") == known
-    assert json.loads((tmp_path / "profile.json").read_text())["colocation"]["fit"] == 2
-    assert keep_points(fresh(), known).colocation == known.colocation
-    rebuilt = known.with_runtime(dataclasses.replace(known.runtimes[0], hash="other"))
-    assert keep_points(fresh(), rebuilt).colocation is None
-    applied = with_profile(MANIFEST, known)
-    assert applied.fit == 2
-    assert with_profile(applied, PROFILE).fit == 2  # not measured again
-    ids = InputTensor(name="input_ids", datatype="INT64", role="ids")
-    dataclasses.replace(applied, inputs=(ids,)).save(tmp_path)
-    assert Manifest.load(tmp_path).fit == 2
-    dataclasses.replace(applied, inputs=(ids,), fit=0).save(tmp_path)
-    with pytest.raises(ConfigError, match="0 instances fit a device"):
-        Manifest.load(tmp_path)
-    raw = json.loads((tmp_path / "profile.json").read_text())
-    raw["colocation"]["mean_us"] = [0]
-    (tmp_path / "profile.json").write_text(json.dumps(raw))
-    with pytest.raises(ConfigError, match="times above 0"):
-        LatencyProfile.load(tmp_path / "profile.json")
 
 
 def test_what_a_load_takes_is_kept_applied_and_not_lost(tmp_path: Path) -> None:
@@ -210,10 +185,12 @@ def test_with_profile_refuses_what_does_not_fit() -> None:
         with_profile(MANIFEST, dataclasses.replace(PROFILE, model="n"))
     rebuilt = dataclasses.replace(STATIC[1], files={"config.pbtxt": "other"})
     manifest = dataclasses.replace(MANIFEST, runtimes=(STATIC[0], rebuilt))
-    with pytest.raises(ConfigError, match="another build of runtime m_len128: measure this one with `arlo profile`"):
+    with pytest.raises(
+        ConfigError, match="another build of runtime m_len128: measure this one with `arlo compile profile`"
+    ):
         with_profile(manifest, PROFILE)
     lacking = dataclasses.replace(PROFILE, runtimes=PROFILE.runtimes[1:])
-    with pytest.raises(ConfigError, match="no points for runtime m_len64: run `arlo profile` again"):
+    with pytest.raises(ConfigError, match="no points for runtime m_len64: run `arlo compile profile` again"):
         with_profile(MANIFEST, lacking)
     short = PROFILE.with_runtime(entry(DYNAMIC, point(64)))
     with pytest.raises(ConfigError, match="m_dyn has no point at its max_length 256"):

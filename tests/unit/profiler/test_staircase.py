@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -25,38 +25,26 @@ def steps(width: int) -> Callable[[int], float]:
     return lambda length: 0.5 + 0.6 * math.ceil(length / width)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01])
-def test_the_papers_step_of_64(noise: float) -> None:
-    found = staircase(points(steps(64), noise=noise))
-    assert (found.shape, found.step, found.uniform) == ("steps", 64, True)
-    assert found.edges == tuple(range(64, 513, 64))
-    assert "steps of 64 tokens" in found.text
-    assert "compile for multiples of 64" in found.text
+def uneven(length: int) -> float:
+    return 1.0 if length <= 64 else 2.0 if length <= 256 else 4.0
 
 
-def test_two_lengths_in_a_step_are_enough() -> None:
-    found = staircase(points(steps(64), spacing=32))
-    assert (found.shape, found.step, found.uniform) == ("steps", 64, True)
-
-
-def test_a_small_rise_inside_the_steps_is_still_a_staircase() -> None:
-    found = staircase(points(lambda length: steps(64)(length) * (1 + 0.03 * ((length - 1) % 64) / 64)))
-    assert (found.shape, found.step) == ("steps", 64)
-
-
-def test_a_last_step_that_is_cut_off_does_not_change_the_step_size() -> None:
-    found = staircase(points(steps(128), longest=288))
-    assert found.edges == (128, 256, 288)
-    assert (found.step, found.uniform) == (128, True)
-
-
-def test_steps_of_different_widths() -> None:
-    def uneven(length: int) -> float:
-        return 1.0 if length <= 64 else 2.0 if length <= 256 else 4.0
-
-    found = staircase(points(uneven))
-    assert (found.shape, found.edges, found.uniform) == ("steps", (64, 256, 512), False)
-    assert "compile for these lengths" in found.text
+@pytest.mark.parametrize(
+    ("measured", "edges", "step", "says"),
+    [
+        (points(steps(64)), range(64, 513, 64), 64, "steps of 64 tokens"),  # the paper's
+        (points(steps(64), noise=0.01), range(64, 513, 64), 64, "compile for multiples of 64"),
+        (points(steps(64), spacing=32), range(64, 513, 64), 64, ""),  # two lengths in a step
+        (points(lambda n: steps(64)(n) * (1 + 0.03 * ((n - 1) % 64) / 64)), range(64, 513, 64), 64, ""),  # small rises
+        (points(steps(128), longest=288), (128, 256, 288), 128, ""),  # the last step is cut off
+        (points(uneven), (64, 256, 512), None, "compile for these lengths"),
+    ],
+)
+def test_steps(measured: list[tuple[int, float]], edges: Sequence[int], step: int | None, says: str) -> None:
+    found = staircase(measured)
+    assert (found.shape, found.edges, found.uniform) == ("steps", tuple(edges), step is not None)
+    assert step in (found.step, None)
+    assert says in found.text
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
@@ -68,11 +56,8 @@ def test_a_straight_line_has_no_steps(offset: float, spacing: int, noise: float)
     assert "linear" in found.text
 
 
-def test_a_floor_and_then_a_line_has_no_steps() -> None:
+def test_a_floor_and_then_a_line_has_no_steps_and_a_floor_is_flat() -> None:
     assert staircase(points(lambda length: max(2.0, 0.01 * length))).shape == "linear"
-
-
-def test_flat() -> None:
     assert staircase(points(lambda _: 1.0, noise=0.02)).shape == "flat"
 
 

@@ -145,12 +145,6 @@ def test_the_json_form_is_versioned_and_plain(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "trace.csv").read_text().startswith("arrived_at_s,length,text_id\n")
 
 
-def test_exit_codes() -> None:
-    assert result().exit_code == 0
-    assert result(answered=False).exit_code == 1
-    assert result(answered=False, interrupted=True).exit_code == 130
-
-
 def state(t_s: float, **changes: Any) -> Progress:
     outcomes = dict.fromkeys(OUTCOMES, 0) | {"on_time": 7, "failed": 2}
     fields: dict[str, Any] = {

@@ -37,7 +37,6 @@ timeout_ms = 900
 noise = 0.1
 [dispatch]
 policy = "rs"
-lambda = 0.7
 [allocation]
 kind = "periodic"
 instances = [1, 3]
@@ -72,7 +71,6 @@ def parse(text: str) -> ScenarioConfig:
 def test_the_whole_file() -> None:
     found = parse(WHOLE)
     assert found.run.name == "all of it"
-    assert found.dispatch.lambda_ == 0.7
     assert found.allocation.instances == (1, 3)
     assert [runtime.max_length for runtime in found.runtime] == [128, 512]
     assert found.runtime[0].points == ((128, 1, 2.5), (128, 4, 6))
@@ -132,10 +130,6 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("[allocation]\ninstances = [1, 2]", "s.toml:2: allocation.instances are 3 in all, but there are 10 workers"),
         ('[allocation]\nkind = "fixed"', "s.toml:1: allocation.instances is needed with kind"),
         (
-            '[allocation]\nobjective = "queueing"\nsolver = "highs"',
-            's.toml:3: allocation.solver highs solves objective = "paper" only',
-        ),
-        (
             '[cluster]\nworkers = 9\n[scaling]\nkind = "target"\nmax_workers = 8',
             "s.toml:2: cluster.workers must be from scaling.min_workers (1) to max_workers (8), not 9",
         ),
@@ -189,6 +183,8 @@ def test_round_trip(data: st.DataObject) -> None:
             # An empty name is left out of the file, and so is the same as none.
             if field.name == "bundle":
                 drawn = "one"
+            if field.name in ("router", "drop", "tokens", "serves"):  # of flows
+                drawn = None
             chosen[field.name] = drawn if drawn != "" or not parts else None
         made[name] = cls(**chosen)
     whole = ScenarioConfig(**made)

@@ -16,6 +16,8 @@ from arlo.planning.allocation.problem import AllocationProblem, LatencyCurve
 from arlo.planning.allocation.solve import allocate, make_solver
 from arlo.planning.placement import replacement
 from arlo.planning.placement.replacement import Step, carried
+from arlo.planning.planner import Seen
+from arlo.planning.traffic.demand import DemandWindow
 from arlo.simulator.foresight import Foresight
 from arlo.simulator.ladder import Ladder
 from arlo.simulator.report.result import Result
@@ -150,12 +152,16 @@ def test_foresight_counts_what_comes() -> None:
     """Bins over whole seconds, spans one after the other, the last one cut at the workload's end."""
     work = changing()
     ladder = Ladder(scenario(work, runtimes=THREE, workers=8))
-    ahead = Foresight(ladder.planner, work, ladder.max_length)
+
+    def of_window(window: DemandWindow) -> Seen:
+        return ladder.planner.seen(window=window)
+
+    ahead = Foresight(of_window, work, ladder.max_length)
     for begin, counts in ((0, FIRST), (10, SECOND_PERIOD), (20, THIRD)):
         seen = ahead.span(begin * SECOND, (begin + 10) * SECOND)
         assert seen.demand.mean == pytest.approx([count / 10 * 0.15 for count in counts])
         assert seen.demand.span_s == pytest.approx(10.0)
-    half = Foresight(ladder.planner, work, ladder.max_length).span(25 * SECOND, 45 * SECOND)
+    half = Foresight(of_window, work, ladder.max_length).span(25 * SECOND, 45 * SECOND)
     assert half.demand.mean == pytest.approx([500 * 0.15, 0, 500 * 0.15])
 
 

@@ -13,7 +13,10 @@ from arlo.catalog.flow import Flow
 from arlo.catalog.flow_file import parse_flow
 from arlo.catalog.flow_outcomes import Outcomes, RowOutcomes
 from arlo.errors import ConfigError
-from arlo.simulator.flows import FlowResult, FlowRun, planner_of, run
+from arlo.simulator.flows import scenario_of
+from arlo.simulator.report.result import Result
+from arlo.simulator.run import run
+from arlo.simulator.scenario.scenario import Listed
 from tests.fakes.flow_outcomes import EXIT, FLOW, ONWARD, outcomes
 
 
@@ -34,19 +37,8 @@ def arrivals(rate: float, seconds: float) -> NDArray[np.int64]:
     return np.cumsum(gaps).astype(np.int64)
 
 
-def simulated(flow: Flow, records: RowOutcomes | None, rate: float, seconds: float = 60) -> FlowResult:
-    return run(
-        FlowRun(
-            flow=flow,
-            planner=planner_of(flow, outcomes=records),
-            workers=2,
-            arrived_ns=arrivals(rate, seconds),
-            hold="all",
-            fixed=True,
-            batching="deadline",
-            outcomes=records,
-        )
-    )
+def simulated(flow: Flow, records: RowOutcomes | None, rate: float, seconds: float = 60) -> Result:
+    return run(scenario_of(flow, Listed(arrivals(rate, seconds)), outcomes=records, workers=2, bundle="all"))
 
 
 def test_fixed_exits_and_what_is_right(folder: Path) -> None:
@@ -56,12 +48,12 @@ def test_fixed_exits_and_what_is_right(folder: Path) -> None:
     found = simulated(flow, records, 60, 120)
     sure = records.score["first", "small"] >= 0.8
     right = np.where(sure, records.correct["first", "small"], records.correct["second", "large"])
-    assert found.roots == 7200
-    assert found.visits["second:large"] / found.roots == pytest.approx(1 - sure.mean(), abs=0.02)
-    assert found.accuracy == pytest.approx(right.mean(), abs=0.015)
-    assert found.violations == 0
+    assert found.requests == 7200
+    assert found.figures.more["visits"]["second:large"] / found.requests == pytest.approx(1 - sure.mean(), abs=0.02)
+    assert found.figures.accuracy == pytest.approx(right.mean(), abs=0.015)
+    assert found.kept == 1
     expected = simulated(flow, None, 60, 120)
-    assert expected.accuracy < found.accuracy - 0.02, "means of variants know nothing of who ends where"
+    assert expected.figures.accuracy < found.figures.accuracy - 0.02, "means of variants know nothing of who ends where"
 
 
 def test_both_must_be_right_on_one_row(folder: Path) -> None:
@@ -71,7 +63,7 @@ def test_both_must_be_right_on_one_row(folder: Path) -> None:
     twice.save(folder / "records")
     flow, records = flow_of(folder, ONWARD.format(answer='{ensemble = "product"}').replace("answer", "#"))
     found = simulated(flow, records, 60)
-    assert found.accuracy == pytest.approx(records.correct["first", "small"].mean(), abs=0.02)
+    assert found.figures.accuracy == pytest.approx(records.correct["first", "small"].mean(), abs=0.02)
 
 
 def test_the_more_waits_the_fewer_go_on(folder: Path) -> None:
@@ -81,9 +73,9 @@ def test_the_more_waits_the_fewer_go_on(folder: Path) -> None:
     shares, accuracies = [], []
     for rate in (40.0, 250.0, 900.0):  # two workers: 1 ms, and 10 ms for those that go on
         found = simulated(flow, records, rate, 20)
-        shares.append(found.visits["second:large"] / found.roots)
-        accuracies.append(found.accuracy)
-        assert found.violations < 0.02, rate
+        shares.append(found.figures.more["visits"]["second:large"] / found.requests)
+        accuracies.append(found.figures.accuracy)
+        assert found.kept > 0.98, rate
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.75
     assert shares[2] < 0.25
@@ -95,9 +87,9 @@ def test_what_comes_too_late_is_not_waited_for(folder: Path) -> None:
     """All rows go on, ten times as many as the second stage carries: the first answer counts, and none is late."""
     flow, records = flow_of(folder, ONWARD.format(answer='{ensemble = "last"}'))
     found = simulated(flow, records, 700, 20)
-    assert found.violations < 0.02
-    assert found.fell_back > 0.4 * found.roots
-    assert sum(found.dropped.values()) == 0
+    assert found.kept > 0.98
+    assert found.figures.more["fell_back"] > 0.4 * found.requests
+    assert sum(found.figures.more["dropped"].values()) == 0
 
 
 def test_exits_that_follow_the_load_need_rows(folder: Path) -> None:

@@ -309,7 +309,7 @@ class TestMeasured:
         profile = load_profile(tmp_path)
         assert (profile.max_length, profile.static_ms(64)) == (64, 1.5)
         manifest([measured(128, {})]).save(tmp_path)
-        with pytest.raises(ConfigError, match="measure them with `arlo profile`"):
+        with pytest.raises(ConfigError, match="measure them with `arlo compile profile`"):
             load_profile(tmp_path)
 
 

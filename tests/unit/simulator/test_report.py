@@ -91,13 +91,12 @@ def test_a_run_that_answers_nothing_has_a_report_too() -> None:
     length = "bimodal:100:200:0.5"
     [cluster]
     workers = 1
-    [dispatch]
-    max_queued = 0
     [[runtime]]
     max_length = 64
     latency_ms = 1
     """
-    empty = run(build(config.parse(text, base=Path()), name="empty").scenario)
+    scenario = build(config.parse(text, base=Path()), name="empty").scenario
+    empty = run(dataclasses.replace(scenario, dispatch=dataclasses.replace(scenario.dispatch, max_queued=0)))
     assert empty.outcomes["rejected"] == empty.requests > 0
     whole = document(empty)
     assert whole["charts"][0]["lines"] == []

@@ -6,18 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from arlo import _core
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import Profile, capacity, load_profile
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scale
-from arlo.simulator.scenario.schemes import SCHEMES, max_lengths, scheme, shares
+from arlo.simulator.scenario.schemes import SCHEMES, max_lengths, scheme
 
 MS = 1_000_000
-DEMAND = (50.0, 30, 10, 5, 2, 1, 1, 1)
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +53,6 @@ class TestSchemes:
         assert [runtime.max_length for runtime in infaas.runtimes] == list(range(64, 513, 64))
         assert (infaas.dispatch.policy, infaas.allocate.kind, infaas.allocate.start) == ("infaas", "even", "even")
         assert [capacity(runtime, 150) for runtime in infaas.runtimes] == [1] * 8
-        to_slo = scheme("infaas", base, workers=10, packing="slo")
-        assert [capacity(runtime, 150) for runtime in to_slo.runtimes][::7] == [130, 30]
         arlo = scheme("paper", base, workers=10)
         assert [runtime.capacity for runtime in arlo.runtimes] == [None] * 8  # M is that of Eq. 3
 
@@ -91,7 +86,7 @@ class TestSchemes:
     @pytest.mark.parametrize("name", SCHEMES)
     def test_every_field_can_be_set(self, base: Profile, name: str) -> None:
         dispatch = Dispatch(policy="ilb", max_queued=9)
-        allocate = Allocate(kind="global", solver="highs")
+        allocate = Allocate(kind="global", solver="gurobi")
         scale = Scale(kind="target", max_workers=7)
         made = scheme(
             name, base, workers=3, max_lengths=(128, 256), policy=dispatch, allocation=allocate, scaling=scale
@@ -109,12 +104,6 @@ class TestSchemes:
     def test_given_and_shared_instances(self, base: Profile) -> None:
         fixed = scheme("paper", base, workers=4, max_lengths=(64, 512), allocation=(3, 1)).allocate
         assert (fixed.kind, fixed.start) == ("fixed", (3, 1))
-        by_requests = scheme("infaas", base, workers=10, allocation="proportional", demand=DEMAND).allocate
-        by_work = scheme("infaas", base, workers=10, allocation="work", demand=DEMAND).allocate
-        assert by_requests.start == shares(10, DEMAND)
-        times = [base.static_ms(length) for length in range(64, 513, 64)]
-        assert by_work.start == shares(10, [q * ms for q, ms in zip(DEMAND, times, strict=True)])
-        assert by_requests.start != by_work.start
 
     def test_batches(self) -> None:
         tables = load_profile("bert-base-t4-fp16")
@@ -147,27 +136,9 @@ class TestSchemes:
 
 
 class TestInfaas:
-    def test_readings(self, base: Profile) -> None:
-        """INFaaS as it may be read, the default first: the paper says that it packs and does not look at lengths."""
-        # As INFaaS's published front end chooses: the first variant whose least loaded replica still meets the SLO.
-        first_fit = Dispatch(policy="rs", lambda_=1.0, alpha=1.0, max_peek=1 << 20)
-        readings = [
-            scheme("infaas", base, workers=20, **options)
-            for options in (
-                {},
-                {"packing": 2},
-                {"packing": "slo"},
-                {"policy": first_fit, "packing": "slo"},
-                {"allocation": "proportional", "demand": DEMAND},
-                {"allocation": "work", "demand": DEMAND},
-            )
-        ]
-        assert len({(r.runtimes, r.dispatch, r.allocate) for r in readings}) == len(readings)
-        assert [capacity(r, 150) for r in readings[1].runtimes] == [2] * 8
-
     def test_packing_fills_one_instance_before_the_next(self, base: Profile) -> None:
         """The shipped rule with M = 2: two requests on one instance, then the next one."""
-        runtime = scheme("infaas", base, workers=3, max_lengths=(512,), packing=2).runtimes[0]
+        runtime = scheme("infaas", base, workers=3, max_lengths=(512,), max_batch=2).runtimes[0]
         scheduler = _core.Scheduler("infaas")
         number = scheduler.add_runtime(512, capacity(runtime, 150), [(512, 1, 4_860_000)])
         for _ in range(3):
@@ -176,26 +147,6 @@ class TestInfaas:
             scheduler.arrive(tag, 20, 0)
         outstanding = [scheduler.view(i).in_flight + scheduler.view(i).queued for i in range(3)]
         assert sorted(outstanding) == [1, 2, 2]
-
-
-class TestShares:
-    @given(workers=st.integers(1, 400), weights=st.lists(st.floats(0, 1000), min_size=1, max_size=16))
-    def test_all_workers_and_one_for_the_longest(self, workers: int, weights: list[float]) -> None:
-        weights = [*weights, 1.0]
-        found = shares(workers, weights)
-        assert sum(found) == workers
-        assert min(found) >= 0
-        assert found[-1] >= 1
-        total = sum(weights)
-        for n, weight in zip(found[:-1], weights[:-1], strict=True):
-            assert n <= workers * weight / total + 1  # what the longest gets above its share is taken from the others
-
-    def test_exact_shares_stay(self) -> None:
-        assert shares(10, [5, 3, 2]) == (5, 3, 2)
-        assert shares(10, [0, 0, 1]) == (0, 0, 10)
-        assert shares(3, [1, 1, 1, 0]) == (0, 1, 1, 1)  # ties go to the longer one, which can take more requests
-        assert shares(1, [9, 1, 0]) == (0, 0, 1)
-        assert shares(5, [1, 0]) == (4, 1)
 
 
 class TestMaxLengths:
@@ -215,14 +166,9 @@ class TestBadInputs:
             ({"workers": 0}, "at least 1 worker"),
             ({"allocation": "perodic"}, "did you mean 'periodic'"),
             ({"allocation": "fixed"}, "given by its numbers"),
-            ({"allocation": "work"}, "needs the demand of each of the 8 length bins"),
-            ({"allocation": "work", "demand": (1.0,)}, "needs the demand"),
-            ({"allocation": "work", "demand": (0.0,) * 8}, "cannot be shared out"),
             ({"allocation": (1, 2)}, "one number for each of the 8 runtimes, 4 in all"),
             ({"allocation": (4, 0, 0, 0, 0, 0, 1, -1)}, "one number for each"),
             ({"allocation": Allocate(), "objective": "paper"}, "inside the Allocate"),
-            ({"packing": 2}, "packing is for the scheme infaas"),
-            ({"name": "infaas", "packing": 0}, "at least 1 request"),
             ({"max_lengths": (64, 1024)}, "1 to 512 tokens, not 1024"),
             ({"max_batch": 0}, "max_batch is at least 1"),
         ],
@@ -236,5 +182,3 @@ class TestBadInputs:
         for n in (0, 513):
             with pytest.raises(ConfigError, match="1 to 512"):
                 max_lengths(n)
-        with pytest.raises(ConfigError, match="cannot be shared out"):
-            shares(3, [])

@@ -1,15 +1,14 @@
-"""Readers of the known formats, CSV and Parquet, and workloads from files."""
+"""Readers of the known formats, and workloads from files."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from arlo.errors import ConfigError, EnvironmentProblem
+from arlo.errors import ConfigError
 from arlo.traces import (
     Trace,
     detect,
@@ -20,11 +19,9 @@ from arlo.traces import (
     read_trace,
     replayed,
     shipped_loads,
-    write_csv,
 )
 from arlo.traces.measure import summarise, summarise_counts
-from arlo.traces.parquet import read_parquet
-from arlo.traces.readers import read_own, segments
+from arlo.traces.readers import segments
 from arlo.traces.writers import write_workload
 from tests.fakes.development_data import development_file
 
@@ -159,14 +156,12 @@ def test_a_missing_file(tmp_path: Path) -> None:
 # Our own format: there and back ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_a_workload_there_and_back(tmp_path: Path, name: str) -> None:
-    if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
+def test_a_workload_there_and_back(tmp_path: Path) -> None:
+    name = "t.csv"
     workload = make_workload(arrivals="twitter-bursty", rate=800, duration_s=12, seed=3)
     seen: list[int] = []
     count = write_workload(workload, tmp_path / "sub" / name, seen.append)
-    made, read = materialise(workload), read_own(tmp_path / "sub" / name)
+    made, read = materialise(workload), read_csv(tmp_path / "sub" / name)
     assert count == len(read) == seen[-1]
     assert np.array_equal(np.rint(read.arrived_at_s * 1e9), np.rint(made.arrived_at_s * 1e9))
     assert np.array_equal(read.length, made.length)
@@ -177,48 +172,9 @@ def test_a_workload_there_and_back(tmp_path: Path, name: str) -> None:
     assert np.array_equal(again.arrived_at_s, made.arrived_at_s)
 
 
-def test_text_ids_in_parquet(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    columns = {"arrived_at_s": [0.0, 1e-9], "length": [3, 4], "text_id": [9, 2**40]}
-    parquet.write_table(arrow.table(columns), tmp_path / "t.parquet")
-    read = read_parquet(tmp_path / "t.parquet")
-    assert read.text_id is not None
-    assert (read.arrived_at_s.tolist(), read.text_id.tolist()) == ([0.0, 1e-9], [9, 2**40])
-    write_csv(read, tmp_path / "t.csv")
-    assert read_csv(tmp_path / "t.csv").arrived_at_s.tolist() == [0.0, 1e-9]
-
-
-def test_wrong_parquet(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "t.parquet"
-    for columns, message in (
-        ({"arrived_at_s": [1.0]}, "no column layout"),
-        ({"arrived_at_s": [1.0], "length": ["five"]}, "column length holds string"),
-        ({"arrived_at_s": [1.0], "length": [2.5]}, "column length holds double"),
-        ({"arrived_at_s": [1.0, None], "length": [2, 3]}, "1 empty values"),
-        ({"arrived_at_s": [2.0, 1.0], "length": [2, 3]}, "must not go back"),
-        ({"arrived_at_s": [1.0], "length": [2**40]}, "no request is longer"),
-    ):
-        parquet.write_table(arrow.table(columns), path)
-        with pytest.raises(ConfigError, match=message):
-            read_trace(path)
-    path.write_bytes(b"PAR1 and nothing that follows")
-    with pytest.raises(ConfigError, match="cannot read the Parquet file"):
-        read_trace(path)
-
-
-def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("pyarrow", "pyarrow.parquet"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(EnvironmentProblem, match=r"arlo-serve\[parquet\]"):
-        write_workload(make_workload(rate=5, duration_s=1), tmp_path / "t.parquet")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_names_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
     workload = make_workload(rate=5, duration_s=1)
-    with pytest.raises(ConfigError, match=r"\.csv or \.parquet"):
+    with pytest.raises(ConfigError, match=r"ends in \.csv"):
         write_workload(workload, tmp_path / "t.txt")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot write"):

@@ -67,11 +67,6 @@ def test_bad_files_are_refused_with_the_reason(tmp_path: Path, content: str, mes
         read_csv(tmp_path / "t.csv")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.csv"):
-        read_csv(tmp_path / "nowhere.csv")
-
-
 def test_columns_of_different_lengths_are_refused() -> None:
     with pytest.raises(ConfigError, match="one length"):
         trace([0.0, 1.0], [5])

@@ -35,7 +35,7 @@ def test_the_manifest_says_what_was_written(tmp_path: Path) -> None:
 
 def test_a_profile_makes_runtimes_of_batches_by_lengths(tmp_path: Path) -> None:
     profile = load_profile("bert-base-a100")
-    common = ["emulate", "--profile", "bert-base-a100", "--max-batch", "32", "--slower", "10"]
+    common = ["compile", "emulate", "--profile", "bert-base-a100", "--max-batch", "32", "--slower", "10"]
     assert main([*common, "--out", str(tmp_path / "static"), "--max-lengths", "64,128", "--batcher"]) == 0
     manifest = Manifest.load(tmp_path / "static")
     assert [(runtime.max_length, runtime.max_batch) for runtime in manifest.runtimes] == [(64, 32), (128, 32)]

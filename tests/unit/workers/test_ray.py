@@ -34,7 +34,6 @@ SPEC = ActorSpec(
     hang_timeout_s=30,
     backoff_first_s=0.2,
     linger_s=30,
-    extra=(),
 )
 
 
@@ -68,7 +67,7 @@ def test_what_a_worker_takes_of_its_node(need: Need, options: dict[str, object])
 def test_actors_that_serve_alike_have_one_fingerprint() -> None:
     for same in ({"id": "w7"}, {"admin_key": None}, {"start_timeout_s": 1.0}, {"run_dir": "/elsewhere"}):
         assert dataclasses.replace(SPEC, **same).fingerprint == SPEC.fingerprint
-    for other in ({"repository": "/other"}, {"manifest": "new"}, {"threads": 2}, {"linger_s": 0.0}, {"extra": ("-x",)}):
+    for other in ({"repository": "/other"}, {"manifest": "new"}, {"threads": 2}, {"linger_s": 0.0}):
         assert dataclasses.replace(SPEC, **other).fingerprint != SPEC.fingerprint
 
 

@@ -113,7 +113,6 @@ def test_command_line() -> None:
         "--grpc-http2-min-recv-ping-interval-without-data=5000",
         "--grpc-keepalive-permit-without-calls=1",
         "--log-format=ISO8601",
-        "--log-verbose=0",
         "--allow-http=false",
         "--allow-metrics=false",
         "--backend-config=python,shm-region-prefix-name=p_",

@@ -23,6 +23,7 @@ NO_GRAPH = "-1"
 # Tokens of all rows together from which a run has several threads. They save as large a part of a shorter run, and
 # take as much more of the cores; but that is over soon on one.
 WIDE_TOKENS = 128
+FREE_TOKENS = 16  # of a run that warms a session of any length up
 GRAPH_ROWS_BITS = 11  # of a graph's number, where there are several lengths; the rest is the length
 
 Array = NDArray[Any]
@@ -66,7 +67,7 @@ class Session:
         a graph that it does not take.
         """
         self.note = ""
-        self._lengths = tuple(lengths)
+        self._lengths, self._max_rows = tuple(lengths), max_rows
         self._replays: dict[tuple[int, int], Bound] = {}
         self._rows: list[int] = []  # counts that are recorded, ascending
         self._plain: Any = None  # run options of runs without a graph; None: the session's own
@@ -100,22 +101,22 @@ class Session:
         answers: list[Array] = session.run(list(wanted), dict(tensors), self._plain)
         return answers
 
-    def warm_up(self, max_rows: int, free_tokens: int) -> None:
-        """Run one row and `max_rows`, so that no request pays for the memory; `free_tokens` where any length goes."""
+    def warm_up(self) -> None:
+        """Run one row and a full batch, so that no request pays for the memory; a few tokens where any length goes."""
         tokens = self._session.get_inputs()[0].shape[1]
-        tokens = tokens if isinstance(tokens, int) else free_tokens
-        for rows in sorted({1, max_rows}):
+        tokens = tokens if isinstance(tokens, int) else FREE_TOKENS
+        for rows in sorted({1, self._max_rows}):
             self.run(self.outputs, _ones(self._session, rows, tokens))
         if self._narrow is not None:  # which these runs had, as far as they are small
             self._session.run(list(self.outputs), _ones(self._session, 1, tokens))
 
     def _open_on_cpu(self, path: Path, threads: int) -> None:
         """With one thread where rows are short; of a graph that takes any length there are two sessions."""
-        self._session = _open(path, threads, ["CPUExecutionProvider"])
+        self._session = open_session(path, threads)
         _, *size = self._session.get_inputs()[0].shape
         if threads == 1 or len(size) > 1 or (isinstance(size[0], int) and size[0] >= WIDE_TOKENS):
             return
-        narrow = _open(path, 1, ["CPUExecutionProvider"])
+        narrow = open_session(path, 1)
         if isinstance(size[0], int):
             self._session = narrow
         else:
@@ -133,7 +134,8 @@ class Session:
         }
         if max_rows:
             try:
-                session = _open(path, threads, [(CUDA, {**options, "enable_cuda_graph": "1"}), "CPUExecutionProvider"])
+                recording = (CUDA, {**options, "enable_cuda_graph": "1"})
+                session = open_session(path, threads, (recording, "CPUExecutionProvider"))
                 self._record(session, device_id, max_rows)
             except Exception as error:
                 # ONNX Runtime refuses graphs of which it would run a part on the CPU.
@@ -143,7 +145,7 @@ class Session:
                 return
         # A session made for recording holds memory for it: another one is opened.
         self._replays = {}
-        self._session = _open(path, threads, [(CUDA, options), "CPUExecutionProvider"])
+        self._session = open_session(path, threads, ((CUDA, options), "CPUExecutionProvider"))
         if CUDA not in self._session.get_providers():
             raise RuntimeError("ONNX Runtime cannot use the GPU: its log says which CUDA or cuDNN library is missing")
 
@@ -260,21 +262,32 @@ def rows_to_record(session: Any, max_rows: int) -> list[int]:
     return sorted(rows for rows in usual if rows <= max_rows)
 
 
-def _open(path: Path, threads: int, providers: list[Any]) -> Any:
+def open_session(
+    graph: Path | bytes, threads: int, providers: Sequence[Any] = ("CPUExecutionProvider",), **entries: str
+) -> Any:
+    """A session of ONNX Runtime for a file or a serialised graph; entries: of its configuration, dots as `__`."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     # Instances share the cores of a machine: waiting threads must sleep, not spin.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    for key, value in entries.items():
+        options.add_session_config_entry(key.replace("__", "."), value)
+    return onnxruntime.InferenceSession(
+        graph if isinstance(graph, bytes) else str(graph), options, providers=list(providers)
+    )
 
 
 def _ones(session: Any, rows: int, tokens: int) -> dict[str, Array]:
-    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding. `tokens`: where free."""
+    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding, and zeros for what has
+    another size than the first input, such as the number of a task. `tokens`: where free."""
+    first = session.get_inputs()[0].shape[1:]
     return {
-        entry.name: np.ones(
-            (rows, *(size if isinstance(size, int) else tokens for size in entry.shape[1:])), _TYPES[entry.type]
+        entry.name: np.full(
+            (rows, *(size if isinstance(size, int) else tokens for size in entry.shape[1:])),
+            entry.shape[1:] == first,
+            _TYPES[entry.type],
         )
         for entry in session.get_inputs()
     }

@@ -3,8 +3,9 @@
 Used by `model.py` inside Triton, which lies beside it, and by `arlo.compile` to verify and to measure. It needs NumPy,
 cuda-bindings and one of the TensorRT packages, nothing of Arlo.
 
-The engine's inputs are all INT64 [rows, tokens], its outputs FP32 with the rows first. Each optimisation profile gets
-an execution context; all share one stream, one set of buffers on the GPU and one of page-locked memory on the host.
+The engine's inputs are INT64 [rows, tokens], or [rows, ...] of a fixed size; its outputs are FP32 with the rows first.
+Each optimisation profile gets an execution context; all share one stream, one set of buffers on the GPU and one of
+page-locked memory on the host.
 With TensorRT each captured graph has its own context, as NVIDIA advises, and all contexts share one block of GPU
 memory for activations, since only one of them runs at a time.
 
@@ -186,7 +187,8 @@ class _Known:
 
 
 class Session:
-    """An opened engine. Use it from one thread at a time: its memory is written by every run.
+    """An opened engine. Use it from one thread at a time: its memory is written by every run. Letting go of it gives
+    the GPU's memory back.
 
     inputs, outputs: names, in the engine's order. profiles: of each, the range of rows and that of tokens.
     fixed_length: whether each profile takes one length only. note: why a CUDA graph is not used, else empty.
@@ -229,6 +231,8 @@ class Session:
         self.inputs = tuple(name for name in names if self._engine.get_tensor_mode(name) == incoming)
         self.outputs = tuple(name for name in names if name not in self.inputs)
         self.profiles = [self._profile(index) for index in range(self._engine.num_optimization_profiles)]
+        most = {name: tuple(self._engine.get_tensor_profile_shape(name, 0)[2])[1:] for name in self.inputs}
+        self._own = {name: size for name, size in most.items() if size != most[self.inputs[0]]}
         self.fixed_length = all(least == most for _, (least, most) in self.profiles)
         self._kernels = _Kernels(kernels, path, self._trt) if kernels else None
         self._own_graphs = max_graphs > 0 and not hasattr(self._trt, "CudaGraphStrategy")
@@ -249,26 +253,20 @@ class Session:
         return tuple(shape for shape, known in self._known.items() if known.graph is not None)
 
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
-        """The outputs `wanted`, in that order, for inputs [rows, tokens] each; the others stay on the GPU.
+        """The outputs `wanted`, in that order, for inputs [rows, tokens], or of their own size; the others stay on the
+        GPU.
 
         Raises ValueError for inputs that the engine does not take, CudaError or RuntimeError when the GPU fails.
         """
-        rows, tokens = shape = self._checked_shape(tensors)
+        shape = self._checked_shape(tensors)
         self._cuda.call("cudaSetDevice", self._device_id)  # of this thread
         for name in self.inputs:
             self._buffers[name].write(tensors[name])
-        known = self._launch(shape, rows * tokens)
+        known = self._launch(shape)
         for name in wanted:
             self._buffers[name].download(int(np.prod(known.outputs[name])), self._stream)
         self._cuda.call("cudaStreamSynchronize", self._stream)
         return [self._buffers[name].read(known.outputs[name]) for name in wanted]
-
-    def close(self) -> None:
-        """Give the GPU's memory back; the session cannot be used afterwards. Letting go of it does the same."""
-        self._owned.release()
-        self._known.clear()
-        self._lanes.clear()
-        self._engine = self._runtime = None
 
     def warm_up(self) -> None:
         """Run the usual numbers of rows at the full length of each profile, so that no request pays for what happens
@@ -276,8 +274,8 @@ class Session:
         for lane in self._lanes:
             usual = {*range(1, 9), *(1 << power for power in range(4, 11)), lane.rows[1]}
             for rows in sorted(count for count in usual if lane.takes(count, lane.tokens[1])):
-                ones = np.ones((rows, lane.tokens[1]), np.int64)
-                self.run(self.outputs, dict.fromkeys(self.inputs, ones))
+                sizes = {name: self._shape_of(name, (rows, lane.tokens[1])) for name in self.inputs}
+                self.run(self.outputs, {name: np.full(size, name not in self._own) for name, size in sizes.items()})
         if self._kernels is not None:
             self._kernels.save()
 
@@ -287,8 +285,10 @@ class Session:
             raise ValueError(f"input {missing[0]} is missing: the engine takes {', '.join(self.inputs)}")
         shape = tensors[self.inputs[0]].shape
         for name in self.inputs:
-            if len(shape) != 2 or tensors[name].shape != shape:
-                raise ValueError(f"input {name} has the shape {tensors[name].shape}, where [rows, tokens] was expected")
+            if len(shape) != 2 or tensors[name].shape != self._shape_of(name, shape):
+                wanted = ["rows", *self._own.get(name, ("tokens",))]
+                found = f"input {name} has the shape {tensors[name].shape}"
+                raise ValueError(f"{found}, where [{', '.join(map(str, wanted))}] was expected")
         rows, tokens = shape
         if not any(lane.takes(rows, tokens) for lane in self._lanes):
             ranges = "; ".join(
@@ -297,6 +297,10 @@ class Session:
             )
             raise ValueError(f"the engine does not take {rows} rows of {tokens} tokens, only {ranges}")
         return rows, tokens
+
+    def _shape_of(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Of an input, for so many rows and tokens."""
+        return (shape[0], *self._own.get(name, shape[1:]))
 
     def _deserialise(self, path: Path) -> Any:
         self._log.take()
@@ -360,7 +364,8 @@ class Session:
             for name, shape in self._set_shape(lane, (lane.rows[1], lane.tokens[1])).items():
                 largest[name] = max(largest[name], int(np.prod(shape)))
             for name in self.inputs:
-                largest[name] = max(largest[name], lane.rows[1] * lane.tokens[1])
+                size = int(np.prod(self._shape_of(name, (lane.rows[1], lane.tokens[1]))))
+                largest[name] = max(largest[name], size)
         kinds = {self._trt.DataType.INT64: np.int64, self._trt.DataType.FLOAT: np.float32}
         buffers = {}
         for name, size in largest.items():
@@ -376,12 +381,12 @@ class Session:
         """Set the context to `shape`; the outputs' shapes."""
         if lane.shape != shape:
             for name in self.inputs:
-                if not lane.context.set_input_shape(name, shape):
+                if not lane.context.set_input_shape(name, self._shape_of(name, shape)):
                     raise RuntimeError(self._why(f"the engine refuses the shape {shape} for {name}"))
             lane.shape = shape
         return {name: tuple(lane.context.get_tensor_shape(name)) for name in self.outputs}
 
-    def _launch(self, shape: tuple[int, int], size: int) -> _Known:
+    def _launch(self, shape: tuple[int, int]) -> _Known:
         """Queue the run of what lies in the host's memory."""
         known = self._known.get(shape)
         again = known is not None
@@ -395,10 +400,10 @@ class Session:
             return known
         captures = self._own_graphs and not known.tried and (again or self.fixed_length) and self._separate(known)
         self._set_shape(known.lane, shape)
-        self._enqueue(known.lane, size)
+        self._enqueue(known.lane, shape)
         # After a plain run, in which TensorRT does what it puts off when a shape changes and must not be captured.
         if captures:
-            self._capture(known, size)
+            self._capture(known, shape)
         return known
 
     def _separate(self, known: _Known) -> bool:
@@ -413,20 +418,20 @@ class Session:
                 return False
         return True
 
-    def _enqueue(self, lane: _Lane, size: int) -> None:
+    def _enqueue(self, lane: _Lane, shape: tuple[int, int]) -> None:
         for name in self.inputs:
-            self._buffers[name].upload(size, self._stream)
+            self._buffers[name].upload(int(np.prod(self._shape_of(name, shape))), self._stream)
         if not lane.context.execute_async_v3(self._stream):
             raise RuntimeError(self._why("the engine failed"))
 
-    def _capture(self, known: _Known, size: int) -> None:
+    def _capture(self, known: _Known, shape: tuple[int, int]) -> None:
         """Capture the graph of a shape; when CUDA or TensorRT cannot, it goes on without and `note` says why."""
         runtime, graph = self._cuda.runtime, None
         try:
             mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
             self._cuda.call("cudaStreamBeginCapture", self._stream, mode)
             try:
-                self._enqueue(known.lane, size)
+                self._enqueue(known.lane, shape)
             finally:
                 graph = self._cuda.call("cudaStreamEndCapture", self._stream)
             known.graph = self._cuda.call("cudaGraphInstantiate", graph, 0)

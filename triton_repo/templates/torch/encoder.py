@@ -248,19 +248,6 @@ class Encoder(nn.Module):
         self.uncompile_layers()
         self._tables: dict[tuple[torch.device, torch.dtype], dict[float, tuple[Tensor, Tensor]]] = {}
 
-    @classmethod
-    def random(cls, arch: Architecture, *, seed: int, device: str = "cpu", precision: str = "fp32") -> Encoder:
-        """An encoder whose weights are drawn, on `device`."""
-        torch.manual_seed(seed)
-        with torch.device(device):
-            model = cls(arch)
-            for name, parameter in model.named_parameters():
-                if parameter.dim() == 2 and "norm" not in name:
-                    nn.init.normal_(
-                        parameter, std=0.02 if name.startswith(("word", "position", "token_type")) else 0.05
-                    )
-        return model.to(DTYPES[precision]).eval()
-
     def compile_layers(self, *, dynamic: bool = True) -> None:
         """Compile each layer's two parts by inductor. Layers are equal, so that one build serves them all."""
         torch._dynamo.config.recompile_limit = 512
@@ -459,6 +446,17 @@ def pool(mode: str, flat: Tensor, places: Places) -> Tensor:
     weighted = values if mode != "weightedmean" else values * weights[:, None]
     total = values.new_zeros(rows + 1, values.shape[1]).index_add_(0, row, weighted)[:rows]
     return total / (count.sqrt() if mode == "mean_sqrt_len_tokens" else count)[:, None]
+
+
+def random_encoder(arch: Architecture, *, seed: int, device: str = "cpu", precision: str = "fp32") -> Encoder:
+    """One whose weights are drawn, on `device`."""
+    torch.manual_seed(seed)
+    with torch.device(device):
+        model = Encoder(arch)
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2 and "norm" not in name:
+                nn.init.normal_(parameter, std=0.02 if name.startswith(("word", "position", "token_type")) else 0.05)
+    return model.to(DTYPES[precision]).eval()
 
 
 def load(folder: Path, *, device: str = "cpu", precision: str = "") -> Encoder:

@@ -142,11 +142,6 @@ class Session:
                 ones = np.ones((rows, tokens), np.int64)
                 self.run(self.outputs[:1], {name: ones * (name != "token_type_ids") for name in self.inputs})
 
-    def close(self) -> None:
-        """Give the memory back."""
-        self._graphs.clear()
-        del self._model
-
     def _kind_of(self, rows: int, tokens: int) -> str:
         if self.kinds == ("packed",) or "packed" not in self.kinds:
             return self.kinds[0]

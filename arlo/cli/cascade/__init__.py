@@ -1,1 +1,0 @@
-"""`arlo cascade`: from repositories and labelled texts to a cascade."""

@@ -1,0 +1,1 @@
+"""`arlo fit`: from labelled texts to operating points."""

@@ -1,0 +1,101 @@
+"""What a fit found, as JSON and as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.fit.common import what_accuracy_is, wide_console
+
+if TYPE_CHECKING:
+    from arlo.cascade.manifest import Point, Stage
+    from arlo.cascade.study import Study
+
+TIMES = ("mean ms", "of last", "p99 of last")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fitted:
+    """What the steps found; `stages` and `points` are of the test split."""
+
+    study: Study
+    calibration: dict[str, Any]
+    searched: dict[str, Any]
+    stages: list[dict[str, Any]]
+    points: list[dict[str, Any]]
+
+    @property
+    def failed(self) -> list[str]:
+        """Bars that are missed."""
+        return [line for each in (*self.stages, *self.points) for line in each["failed"]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Stages and points with what the test split says of them, and what they are made of."""
+        calibrated = {each["name"]: each for each in self.calibration["stages"]}
+        made = {each["name"]: each for each in self.searched["points"]}
+        return {
+            "accuracy_is": what_accuracy_is(self.study),
+            "texts": len(self.study.row),
+            "rows": len(self.study.of(2).row),
+            "stages": [{**calibrated.get(each["name"], {}), **each} for each in self.stages],
+            "points": [{**each, "as_written": made.get(each["name"])} for each in self.points],
+            **{name: self.searched[name] for name in ("ensembles", "curve", "warnings")},
+            "failed": self.failed,
+        }
+
+    def show(self) -> None:
+        """Print a row for each stage alone and each point, and the bars that are missed."""
+        from rich.table import Table
+
+        study, accuracy = self.study, what_accuracy_is(self.study)
+        title = f"{len(study.of(2).row)} texts of the test split"
+        table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+        for column in ("", accuracy, "against last, 95 %", "agreement", "reach", *TIMES, "ECE15"):
+            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        table.add_column("with", no_wrap=True)
+        last_ms = self.stages[-1]["mean_ms"]
+        for stage, each in zip(study.cascade.stages, self.stages, strict=True):
+            right = f"{each['accuracy']:.2%}" if "accuracy" in each else ""
+            ece = f"{each['ece15'][0]:.3f} -> {each['ece15'][1]:.3f}" if "ece15" in each else ""
+            times = (f"{each['mean_ms']:.3g}", f"{each['mean_ms'] / last_ms:.2f}", "")
+            table.add_row(f"{stage.name} alone", right, "", "", "", *times, ece, _calibrated(stage))
+        for point, each in zip(study.cascade.points, self.points, strict=True):
+            less = each["against_last"]
+            table.add_row(
+                point.name,
+                f"{each['accuracy']['mean']:.2%}",
+                f"{less['mean']:+.2%} ({less['low']:+.2%} to {less['high']:+.2%})",
+                f"{each['agreement']:.1%}",
+                " ".join(f"{share:.2f}" for share in each["reach"]),
+                *(f"{each['mean_ms']:.3g}", f"{each['mean_of_last']:.2f}", f"{each['p99_of_last']:.2f}"),
+                "",
+                _with(point),
+            )
+        wide_console().print(table)
+        for each in self.points:
+            if served := each.get("served"):
+                print(
+                    f"{each['name']} through the gateway: {served['same']} of {served['rows']} rows as recorded, "
+                    f"{served['degraded']} degraded"
+                )
+        for line in self.failed:
+            print(f"missed: {line}")
+
+
+def _calibrated(stage: Stage) -> str:
+    found = stage.calibrator
+    kind = f"T {found.t:.3f}" if found.kind in ("temperature", "isotonic") else found.kind
+    return kind if found.kind in ("temperature", kind) else f"{found.kind}, {kind}"
+
+
+def _with(point: Point) -> str:
+    """What a point uses in addition to thresholds."""
+    parts = [
+        f"soft rule, c {point.rules[0][0].c:g}" if point.rules[0][0].kind == "soft" else "",
+        "thresholds by length" if len(point.rules[0][0].t) > 1 else "",
+        f"alpha {point.prune.alpha:g}" if point.prune.alpha else "",
+        "skips" if any(point.skip) else "",
+        "ensemble" if point.ensemble.kind != "none" else "",
+        f"{len(point.rules)} prices" if len(point.rules) > 1 else "",
+    ]
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,60 @@
+"""What each step of a fit found, in a file beside the cascade: a step whose inputs are unchanged is not run again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from arlo.errors import ConfigError
+
+FORMAT = 1
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(f"fit: {text}", file=sys.stderr, flush=True)
+
+
+class Steps:
+    """The file, `cascade.fit.json`: options of the last fit, and its steps. Empty where it is missing, damaged or of
+    another format."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            kept = json.loads(path.read_bytes())
+            right = kept["format"] == FORMAT
+            self._kept: dict[str, Any] = kept["steps"] if right else {}
+            self.options: dict[str, Any] = kept["options"] if right else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            self._kept, self.options = {}, {}
+
+    def keep(self, options: dict[str, Any]) -> None:
+        """The options that these steps are made with."""
+        self.options = options
+        self._save()
+
+    def run(self, name: str, inputs: Any, make: Callable[[], Any]) -> Any:
+        """What `make` returns, as JSON gives it back; what was kept where the same inputs have been seen before."""
+        digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+        kept = self._kept.get(name)
+        if isinstance(kept, dict) and kept.get("inputs") == digest:
+            say(f"{name}: unchanged, taken from {self._path}")
+            return kept["found"]
+        found = json.loads(json.dumps(make()))
+        self._kept[name] = {"inputs": digest, "found": found}
+        self._save()
+        say(f"{name}: done")
+        return found
+
+    def _save(self) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps({"format": FORMAT, "options": self.options, "steps": self._kept}) + "\n")
+            temporary.replace(self._path)
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be written ({error.strerror})") from None

@@ -1,0 +1,93 @@
+"""The gateway's statistics: one stream for each model, read here and nowhere else, and watchers that are called with
+them. One event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from arlo.errors import GatewayError
+from arlo.planning.traffic.shift import SAMPLE_S
+
+if TYPE_CHECKING:
+    from arlo.control.gateway.admin import AdminClient
+
+LISTEN_S = 1.0  # between two calls of a watcher
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The newest arlo.v1.Stats."""
+
+    models: tuple[Any, ...]  # of each model on the workers, in the order of the configuration
+    whole: Any = None  # of the cascade or pipeline that they answer; None: there is none, or it has not told yet
+
+
+class Watcher(Protocol):
+    """Looks at statistics, and acts. A GatewayError is no fault: it is called again with the next ones."""
+
+    async def on_stats(self, seen: Snapshot) -> None:
+        """Not called again before it has returned."""
+
+
+class StatsFeed:
+    """Life: run() until it is cancelled, and follow() for each watcher."""
+
+    def __init__(self, further: Sequence[str | None], whole: str | None) -> None:
+        """`further`: names of the models after the first; `whole`: of the cascade or pipeline that they answer."""
+        self._models = (None, *further)
+        self._whole = whole
+        self._newest: dict[str | None, Any] = {}
+        self._came, self._count = asyncio.Condition(), 0
+
+    @property
+    def first(self) -> Any:
+        """The last arlo.v1.Stats of the first model; None before it has told."""
+        return self._newest.get(None)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """None before all models have told."""
+        models = tuple(self._newest.get(name) for name in self._models)
+        return None if None in models else Snapshot(models, self._newest.get(self._whole) if self._whole else None)
+
+    def put(self, stats: Any, model: str | None = None) -> None:
+        """An arlo.v1.Stats of a model, by default the first."""
+        self._newest[model] = stats
+
+    async def run(self, admin: Callable[[], AdminClient], see: Callable[[Any, str | None], Awaitable[None]]) -> None:
+        """Read until cancelled. `see` is called with each arlo.v1.Stats and whose it is."""
+        async with asyncio.TaskGroup() as group:
+            for name in (*self._models, *([self._whole] if self._whole else [])):
+                group.create_task(self._read(name, admin, see))
+
+    async def _read(
+        self, name: str | None, admin: Callable[[], AdminClient], see: Callable[[Any, str | None], Awaitable[None]]
+    ) -> None:
+        while True:
+            try:
+                async for stats in admin().watch_stats(interval_ms=round(SAMPLE_S * 1000), model=name):
+                    self.put(stats, name)
+                    await see(stats, name)
+                    async with self._came:
+                        self._count += 1
+                        self._came.notify_all()
+            except GatewayError:
+                pass  # it is restarting; whoever restarts it says so
+            await asyncio.sleep(LISTEN_S)
+
+    async def follow(self, watcher: Watcher) -> None:
+        """Call a watcher with what is newest, once a second at most, until cancelled."""
+        before = 0
+        while True:
+            async with self._came:
+                while self._count == before:
+                    await self._came.wait()
+                before = self._count
+            if (seen := self.snapshot) is not None:
+                with contextlib.suppress(GatewayError):
+                    await watcher.on_stats(seen)
+            await asyncio.sleep(LISTEN_S)

@@ -1,0 +1,276 @@
+"""Cascades: workers with the runtimes of one stage, or of all; rows whose journeys come from records.
+
+The engine decides with src/flow, as the gateway does. A row says at each stage what its record says; rows take records
+in the order of their arrival, and again from the first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo import _core
+from arlo.cascade.decide import REASONS
+from arlo.cascade.energy import energy_mj, modelled_joules, per_request
+from arlo.cascade.spec import Rules
+from arlo.errors import ConfigError
+from arlo.planning.planner import PlannerSettings
+from arlo.simulator.report.result import ENGINE_OUTCOMES, Figures
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, RuntimeModel, Scenario, Workload
+
+MS_NS = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Journeys:
+    """What the stages say of each record."""
+
+    confidence: NDArray[np.float64]  # [records, stages]
+    correct: NDArray[np.bool_]  # [records, stages]: of the answer of a row that ends there
+    agrees: NDArray[np.bool_] | None = None  # [records, stages]: it is the last stage's; None: not known
+    tokens: NDArray[np.int32] | None = None  # [records, stages]: as that stage gets it; None, or 0: all
+
+    def __post_init__(self) -> None:
+        if self.correct.shape != self.confidence.shape or self.confidence.ndim != 2:
+            raise ConfigError("confidence and correct must both be [records, stages]")
+        for each in (self.tokens, self.agrees):
+            if each is not None and each.shape != self.confidence.shape:
+                raise ConfigError("tokens and agrees must be [records, stages]")
+
+
+def scenario_of(
+    stages: Sequence[Sequence[RuntimeModel]],
+    rules: Rules | None,
+    journeys: Journeys,
+    workload: Workload,
+    *,
+    workers: Sequence[int],
+    names: Sequence[str] = (),
+    lengths: NDArray[np.int32] | None = None,
+    served: ServedCascade | None = None,
+    **fields: Any,
+) -> Scenario:
+    """Rows of one cascade, cheapest stage first. `rules` None: there is one stage, which answers all.
+
+    `workers`: of each stage; one number: all hold all stages. `lengths` [rows]: in place of the workload's. `served`:
+    what else is known of it. `fields`: others of Scenario.
+    """
+    if journeys.confidence.shape[1] != len(stages) or len(workers) not in (1, len(stages)):
+        raise ConfigError(f"there are {len(stages)} stages: give confidences and workers of each")
+    names = names or [f"stage{s}" for s in range(len(stages))]
+    own: dict[str, Any] = {
+        "name": "cascade",
+        "dispatch": Dispatch(batching="deadline"),
+        "allocate": Allocate(kind="fixed", start=tuple(workers)) if len(workers) > 1 else Allocate(kind="even"),
+        "bundle": "variant" if len(workers) > 1 else "all",
+        "overhead_ms": 0.0,
+    }
+    cascade = served or ServedCascade()
+    some = next(workload.chunks(), (None, np.ones(1, np.int32)))[1] if lengths is None else lengths
+    return Scenario(
+        **{**own, **fields},
+        workload=workload,
+        runtimes=tuple(
+            dataclasses.replace(model, name=f"{names[s]}/{model.name}", variant=s)
+            for s, models in enumerate(stages)
+            for model in models
+        ),
+        workers=sum(workers),
+        served=dataclasses.replace(
+            cascade,
+            rules=rules,
+            journeys=journeys,
+            names=tuple(names),
+            lengths=lengths,
+            work_s=sum(_alone_s(models, some) for models in stages),
+        ),
+    )
+
+
+def _alone_s(models: Sequence[RuntimeModel], lengths: NDArray[np.int32]) -> float:
+    """Mean time of rows alone at a stage, each on the shortest runtime that takes it."""
+    ends = np.asarray([model.max_length for model in models])
+    at = np.minimum(np.searchsorted(ends, lengths), len(ends) - 1)
+    return float(np.asarray([model.latency_ns(1) / 1e9 for model in models])[at].mean()) if len(at) else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServedCascade:
+    """A cascade, and what its rows say."""
+
+    rules: Rules | None = None
+    journeys: Journeys = Journeys(confidence=np.ones((1, 1)), correct=np.ones((1, 1), np.bool_))
+    names: tuple[str, ...] = ()
+    lengths: NDArray[np.int32] | None = None  # [rows], tokens
+    auto_price: bool = False
+    margin_ms: float = 2.0
+    marks_s: tuple[float, ...] = ()  # moments that the rows are also counted between
+    watts: tuple[float, float] | None = None  # of a worker that waits, and one that executes
+    energy: Sequence[Sequence[tuple[int, int, float]]] = ()  # where there are none: of each stage (tokens, rows, mJ)
+    ahead: int = 2
+    work_s: float = 0.0  # of a row alone at every stage
+
+    def planner(self, settings: PlannerSettings, scenario: Scenario) -> None:
+        return None
+
+    def begin(self, engine: _core.Simulation, scenario: Scenario) -> Rows:
+        if self.rules is not None:
+            tokens = self.journeys.tokens
+            engine.set_cascade(
+                list(range(len(self.names))),
+                twin(self.rules),
+                np.ascontiguousarray(self.journeys.confidence, np.float64).ravel(),
+                tokens=None if tokens is None else np.ascontiguousarray(tokens, np.int32).ravel(),
+                seed=scenario.seed,
+                margin=round(self.margin_ms * MS_NS),
+                auto_price=self.auto_price,
+            )
+        elif len(self.names) > 1:
+            raise ConfigError("without rules there is one stage, which answers every row")
+        return Rows(self, engine, scenario)
+
+
+def twin(rules: Rules) -> _core.CascadeRules:
+    """The rules as the engine takes them."""
+    return _core.CascadeRules(
+        [[(rule.kind, rule.t, rule.c, rule.k) for rule in price] for price in rules.prices],
+        skip=rules.skip,
+        alpha=rules.prune.alpha,
+        mean_over=rules.prune.mean_over,
+        to_level=rules.prune.to_level,
+        min_words=rules.prune.min_words,
+        alpha_max=rules.prune.alpha_max,
+        most_removed=rules.prune.most_removed,
+        ensemble=rules.ensemble.kind,
+        start=rules.start,
+    )
+
+
+class Rows:
+    """The rows of one run."""
+
+    plans = False
+
+    def __init__(self, cascade: ServedCascade, engine: _core.Simulation, scenario: Scenario) -> None:
+        self._cascade, self._engine, self._scenario = cascade, engine, scenario
+        self._longest = max(runtime.max_length for runtime in scenario.runtimes)
+        self._fed = 0
+
+    def feed(
+        self, arrived: NDArray[np.int64], length: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], None]:
+        if self._cascade.lengths is not None:
+            length = self._cascade.lengths[self._fed : self._fed + len(arrived)]
+        self._fed += len(arrived)
+        return arrived, np.minimum(length, self._longest).astype(np.int32), None
+
+    def sample(self, planner: Any, now_s: float) -> None:
+        pass
+
+    def tell(self, planner: Any) -> None:
+        pass
+
+    def figures(self) -> Figures:
+        cascade, columns = self._cascade, self._engine.columns()
+        answered, arrived_s = columns["latency_ns"] >= 0, columns["arrived_ns"] / 1e9
+        final = np.full(len(answered), REASONS.index("final"))
+        stage = columns["stage"] if cascade.rules is not None else np.zeros(len(answered), np.int64)
+        seen = _Seen(
+            cascade.journeys, self._scenario.slo_ms, answered, columns["latency_ns"] / MS_NS, stage,
+            columns["reason"] if cascade.rules is not None else final,
+        )  # fmt: skip
+        counted = arrived_s >= self._scenario.warmup_s
+        of, whole = answered & counted, seen.part(counted)
+        lost, counts = np.unique(columns["outcome"][counted & ~answered], return_counts=True)
+        marks = [0.0, *cascade.marks_s, math.inf]
+        return Figures(
+            accuracy=whole["accuracy"],
+            degraded=whole["degraded"],
+            joules=self._joules(columns, np.where(answered, stage, -1)),
+            more={
+                "stages": list(cascade.names),
+                "agreement": whole["agreement"],
+                "exits": whole["exits"],
+                "exit_ms": [
+                    dict(zip(("mean", "p98"), seen.times(of & (stage == s)), strict=True))
+                    for s in range(len(cascade.names))
+                ],
+                "reasons": {
+                    name: int((seen.reason[of] == n).sum())
+                    for n, name in enumerate(REASONS)
+                    if (seen.reason[of] == n).any()
+                },
+                "unanswered": {ENGINE_OUTCOMES[int(c)]: int(n) for c, n in zip(lost, counts, strict=True)},
+                "price": self._engine.price,
+                "parts": [
+                    {"from_s": a, **seen.part(counted & (arrived_s >= a) & (arrived_s < b))}
+                    for a, b in itertools.pairwise(marks)
+                ]
+                if cascade.marks_s
+                else [],
+            },
+        )
+
+    def _joules(self, columns: dict[str, NDArray[Any]], stage: NDArray[np.int64]) -> float | None:
+        """Of a row, modelled: by the time that workers wait and execute, else by what rows alone cost at the stages up
+        to that of their answer (-1: at none); batches, which cost less, and workers that wait are not in it."""
+        cascade, rows = self._cascade, max(1, len(stage))
+        if cascade.watts is not None:
+            (idle_w, max_w), workers = cascade.watts, self._scenario.workers
+            worker_ns = float(columns["arrived_ns"][-1]) * workers
+            busy = min(1.0, float(self._engine.workers()["busy_ns"].sum()) / max(1.0, worker_ns))
+            return per_request(modelled_joules(busy, worker_ns / 1e9, idle_w=idle_w, max_w=max_w), rows)
+        if not cascade.energy:
+            return None
+        tokens, spent = cascade.journeys.tokens, np.zeros(rows)
+        skips, start = (False, 0) if cascade.rules is None else (any(cascade.rules.skip), cascade.rules.start)
+        for s, points in enumerate(cascade.energy):
+            of_stage = columns["length"] if tokens is None or s == 0 else tokens[np.arange(rows) % len(tokens), s]
+            ran = s >= start and (stage == s if skips and s > start else stage >= s)
+            spent += np.where(ran if cascade.rules is not None else True, energy_mj(points, of_stage, str(s)), 0.0)
+        return float(spent.mean()) / 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Seen:
+    """What became of every row: arrays [rows]."""
+
+    journeys: Journeys
+    slo_ms: float
+    answered: NDArray[np.bool_]
+    latency_ms: NDArray[np.float64]
+    stage: NDArray[np.int64]
+    reason: NDArray[np.int64]
+
+    def times(self, which: NDArray[np.bool_]) -> tuple[float, float]:
+        """Mean and p98."""
+        ms = self.latency_ms[which]
+        return (float(ms.mean()), float(np.quantile(ms, 0.98))) if len(ms) else (math.nan, math.nan)
+
+    def part(self, counted: NDArray[np.bool_]) -> dict[str, Any]:
+        """Figures of these rows; NaN where none was answered."""
+        of = self.answered & counted
+        journeys, ms, stage = self.journeys, self.latency_ms[of], self.stage[of]
+        record = np.nonzero(of)[0] % len(journeys.correct)
+        total = max(1, len(ms))
+
+        def share(table: NDArray[np.bool_] | None) -> float:
+            return math.nan if table is None or not len(ms) else float(table[record, stage].mean())
+
+        mean_ms, p98_ms = self.times(of)
+        return {
+            "rows": int(counted.sum()),
+            "on_time": float((ms <= self.slo_ms).sum() / max(1, counted.sum())),
+            "mean_ms": mean_ms,
+            "p98_ms": p98_ms,
+            "exits": (np.bincount(stage, minlength=journeys.correct.shape[1]) / total).tolist(),
+            "accuracy": share(journeys.correct),
+            "agreement": share(journeys.agrees),
+            "degraded": float((self.reason[of] >= REASONS.index("deadline")).sum() / total),
+        }
