@@ -158,13 +158,14 @@ def test_a_further_task(tiny: Path, data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_engines_for_a_gpu(tiny: Path, data: Path, tmp_path: Path) -> None:
-    """TensorRT for RTX builds merging for real. What it takes is measured where it runs, and served after that."""
+    """TensorRT for RTX builds merging of a named task for real. What it takes is measured where it runs, and served
+    after that."""
     pytest.importorskip("tensorrt_rtx_bindings", reason="the package of tensorrt-rtx is not installed")
     out = tmp_path / "out"
-    words = ["adapt", str(tiny), "--merge", "3", "--length", "24", "--max-batch", "2", "--data", str(data)]
+    words = ["adapt", str(tiny), "--merge", "3", "--length", "24", "--max-batch", "2", "--data", f"first={data}"]
     assert main([*words, "--engine", "tensorrt-rtx", "--out", str(out), "--json"]) == 0
     manifest = Manifest.load(out / "m3-24")
-    assert manifest.runtimes[0].engine == "tensorrt-rtx"
+    assert (manifest.runtimes[0].engine, manifest.tasks) == ("tensorrt-rtx", {"first": ("a", "b")})
     assert manifest.adaptation is not None
     (plan,) = (out / "m3-24").rglob("model.plan")
     assert plan.stat().st_size > 50_000

@@ -27,7 +27,7 @@ from arlo.compile import CompileOptions, Progress, compile_model
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.verify.answers import pad
 from arlo.errors import CompileError, ConfigError
-from tests.fakes.tiny_model import DIM, write_shell
+from tests.fakes.tiny_model import DIM
 
 # A build for each place to be killed in, in a process that has imported what takes most of the time once.
 BUILDS = """
@@ -231,18 +231,3 @@ def test_where_hard_links_do_not_work_weights_are_copied(
     manifest = compile_model(dataclasses.replace(tiny_options, jobs=1))  # in this process
     weights = [tiny_options.out / runtime.name / "1" / "weights.bin" for runtime in manifest.runtimes]
     assert [path.stat().st_nlink for path in weights] == [1, 1, 1]
-
-
-def test_broken_weights_name_the_folder(tmp_path: Path) -> None:
-    source = write_shell(tmp_path / "model", hidden_size=32, num_attention_heads=2)
-    options = CompileOptions(source=source, out=tmp_path / "out", lengths=(16,), cache=tmp_path / "cache")
-    with pytest.raises(CompileError, match=r"export: .*model has no weights for embeddings"):
-        compile_model(options)
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
-    source = write_shell(tmp_path / "model", model_type="brand-new")
-    options = CompileOptions(source=source, out=tmp_path / "out", lengths=(16,), cache=tmp_path / "cache")
-    with pytest.raises(CompileError, match="brand-new"):
-        compile_model(options)

@@ -465,7 +465,7 @@ def load(folder: Path, *, device: str = "cpu", precision: str = "") -> Encoder:
     arch = Architecture.read(folder)
     precision = precision or arch.precision
     if arch.seed is not None:
-        return Encoder.random(arch, seed=arch.seed, device=device, precision=precision)
+        return random_encoder(arch, seed=arch.seed, device=device, precision=precision)
     from safetensors.torch import load_file
 
     model = with_weights(arch, load_file(folder / WEIGHTS, device=device)).to(device, DTYPES[precision])
