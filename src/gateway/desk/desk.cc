@@ -460,6 +460,15 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   effects.releases.push_back(&call);
 }
 
+// The row ends without what is still under way of it.
+void Desk::leave_flow(Row& row, TimeNs now) {
+  if (row.call->kind != Call::Kind::kAudit) flow_books_.ended(row, now);
+  for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
+    root->row = nullptr;
+    root->state->core.cancel(root->id, now);
+  }
+}
+
 // ---- time ----
 
 void Desk::tick(TimeNs now, Effects& effects) {

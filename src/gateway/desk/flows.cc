@@ -586,15 +586,6 @@ void Desk::took_worker(const VisitCall& visit, const Row& row) {
   flow_books_.took(*state.model, tenant, seconds);
 }
 
-// The row ends without what is still under way of it.
-void Desk::leave_flow(Row& row, TimeNs now) {
-  if (row.call->kind != Call::Kind::kAudit) flow_books_.ended(row, now);
-  for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
-    root->row = nullptr;
-    root->state->core.cancel(root->id, now);
-  }
-}
-
 void Desk::look_at_flows(TimeNs now) {
   for (const auto& state : flow_states_) {
     if (state->core.roots() > 0) state->core.look(now);
