@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 
 from arlo.compile import CompileOptions, compile_model
 from arlo.workers.ports import free_port
-from tests.fakes.processes import MARK, kill_marked
+from tests.fakes import serving
 from tests.fakes.tiny_model import MAX_TOKENS, write_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,24 +58,11 @@ def served(folder: Path) -> Iterator[str]:
         source = write_tiny(folder / name, **how)
         out = folder / f"{name}.out"
         compile_model(CompileOptions(source=source, out=out, lengths=(MAX_TOKENS,), cache=folder / "cache"))
-    port, mark = free_port("127.0.0.1"), uuid.uuid4().hex
+    port = free_port("127.0.0.1")
     text = "".join(MODEL.format(name=name, slo_ms=SLO_MS.get(name, 5000)) for name in MODELS) + SERVE.format(port=port)
     (folder / "serve.toml").write_text(text)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            (sys.executable, "-m", "arlo.cli", "serve", str(folder / "serve.toml"), "--json"),
-            env={**os.environ, MARK: mark},
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline(), (folder / "log").read_text()
+    with serving.served(folder):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-        kill_marked(mark)
 
 
 def call(client: str, *words: str) -> Any:

@@ -1,4 +1,4 @@
-// The states of a request and of an instance: misuse, and what late does, which tests/property compares with no plain twin.
+// The states of a request and of an instance: misuse, and late, which has no plain twin in tests/property.
 #include <stdexcept>
 
 #include "dispatch_fixture.h"

@@ -14,7 +14,7 @@ import tritonclient.grpc.aio as triton
 
 from arlo.control.gateway.admin import AdminClient
 from tests.fakes.processes import until
-from tests.fakes.serving import Serving
+from tests.fakes.serving import PORTS, Serving
 
 CODE = Path(__file__).parent / "stage_models.py"
 Tensor = tuple[object, ...]  # name, datatype, dims, flags
@@ -68,19 +68,13 @@ ALL = _stage(
     [("lines", "INT32", [1]), ("sum", "INT64", [1]), ("text", "BYTES", [1])],
 )
 
-SERVE = """\
+SERVE = f"""\
 [pipeline]
 flow = "flow.toml"
 max_bytes = 100000
 [workers]
 count = 2
-[gateway]
-grpc_address = "127.0.0.1:0"
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
-[control]
-http_address = "127.0.0.1:0"
-"""
+{PORTS}"""
 
 
 def inputs_of(pages: Sequence[bytes]) -> list[Any]:

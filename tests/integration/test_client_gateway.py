@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 from arlo.client import ClientError, DeadlineExceededError, NotFoundError, OverloadedError, Result, TooLongError
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.client_twins import KINDS, Twin
+from tests.fakes.serving import served
 
 pytestmark = pytest.mark.integration
 
@@ -38,22 +36,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("serve")
     write_emulated_repository(folder / "repository", model="emu", max_lengths=(16, 64), latency_ms=(1, 40))
     (folder / "serve.toml").write_text(CONFIG)
-    log = folder / "log"
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "arlo.cli", "serve", str(folder / "serve.toml"), "--json", "--log-json"],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        )
-    with process:
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            assert line, f"it ended before it was ready: {log.read_text()}"
-            yield json.loads(line)["grpc"]
-        finally:
-            process.terminate()
-            process.wait(60)
+    with served(folder) as ready:
+        yield ready["grpc"]
 
 
 @pytest.fixture(params=KINDS)

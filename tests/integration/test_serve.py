@@ -8,9 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +20,9 @@ from arlo.client.errors import ClientError
 from arlo.control.gateway.admin import AdminClient
 from arlo.errors import GatewayError
 from arlo.workers.emulated.repository import write_emulated_repository
-from tests.fakes.processes import MARK, marked, nothing_left, until
-from tests.fakes.serving import Serving, serving
+from tests.fakes.processes import marked, nothing_left, until
+from tests.fakes.serving import Serving, arlo, gateway_alone, serving
+from tests.fakes.steady_load import steady_load
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +49,7 @@ http_address = "127.0.0.1:0"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_emulated_repository(tmp_path / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(5, 20))
+    write_emulated_repository(tmp_path / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(2, 5))
     (tmp_path / "serve.toml").write_text(CONFIG.format(port=0))
     return tmp_path
 
@@ -66,39 +64,8 @@ async def answer(client: AsyncClient, length: int) -> None:
     assert (await client.infer(ids))["embedding"].tolist() == [float(ids.sum())] * 4
 
 
-class Load:
-    """Requests of mixed lengths, `concurrency` at a time, until `stop`; every answer is checked."""
-
-    def __init__(self, client: AsyncClient, concurrency: int = 4) -> None:
-        self.answered = 0
-        self.errors: list[ClientError] = []
-        self._stopped = False
-        self._client = client
-        self._tasks = [asyncio.create_task(self._run(index)) for index in range(concurrency)]
-
-    async def _run(self, index: int) -> None:
-        length = 1 + index
-        while not self._stopped:
-            try:
-                await answer(self._client, length)
-                self.answered += 1
-            except ClientError as error:
-                self.errors.append(error)
-            length = 1 + (length + 7) % LENGTHS[-1]
-
-    async def more(self, count: int) -> None:
-        goal = self.answered + count
-        await until(lambda: self.answered >= goal, f"{count} more answers; errors: {self.errors[:3]}")
-
-    async def stop(self) -> None:
-        self._stopped = True
-        await asyncio.gather(*self._tasks)
-
-
 def status(one: Serving) -> dict[str, Any]:
-    command = [sys.executable, "-m", "arlo.cli", "top", "--once", "--admin", one.ready["admin"], "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(arlo("top", "--once", "--admin", one.ready["admin"], "--json").stdout)
     (found["stats"],) = found["stats"].values()
     return found
 
@@ -127,9 +94,7 @@ async def test_serves_and_stops_in_order(folder: Path, number: signal.Signals) -
         assert [i["runtime"] for i in found["deployment"]["instances"]] == ["emu_len16", "emu_len16", "emu_len64"]
         assert found["stats"]["outcomes"]["on_time"] == 4
         assert len([c for c in marked(one.mark).values() if c.split()[0].endswith("tritonserver")]) == 3
-        one.process.send_signal(number)
-        assert await one.wait() == 0
-        await nothing_left(one.mark)
+        await one.stop(number)
         names = [json.loads(line)["event"] for line in one.log.read_text().splitlines()]
         assert names.index("gateway_stopped") < names.index("workers_stopped")
         assert one.events("gateway_stopped")[0]["code"] == 0
@@ -150,9 +115,7 @@ async def test_requests_in_flight_are_answered_before_the_end(folder: Path) -> N
 async def test_ctrl_c_while_starting(folder: Path) -> None:
     async with serving(folder, ready=False) as one:
         await until(lambda: any("tritonserver" in c for c in marked(one.mark).values()), "a worker process")
-        one.process.send_signal(signal.SIGINT)
-        assert await one.wait() == 0
-        await nothing_left(one.mark)
+        await one.stop(signal.SIGINT)
 
 
 async def test_second_ctrl_c_forces(folder: Path) -> None:
@@ -181,52 +144,43 @@ async def test_sigkill_leaves_nothing_that_is_not_to_linger(folder: Path) -> Non
 
 
 async def test_what_lingers_after_sigkill_is_taken_over_and_goes_with_its_new_owner(folder: Path) -> None:
-    (folder / "serve.toml").write_text(CONFIG.format(port=0))
-    async with serving(folder) as one, client_of(one, retries=0) as client:
-        load = Load(client)
-        await load.more(50)
-        one.process.kill()
-        await one.wait()
-        await load.more(50)
-        async with serving(folder) as two:
+    async with serving(folder) as one, contextlib.AsyncExitStack() as stack:
+        async with steady_load(one.ready["grpc"]) as load:
+            one.process.kill()
+            await one.wait()
+            await load.more(50)
+            two = await stack.enter_async_context(serving(folder))
             assert {key: two.ready[key] for key in ("grpc", "gateway_pid")} == {
                 key: one.ready[key] for key in ("grpc", "gateway_pid")
             }
             await until(lambda: two.events("serving"), "the log of the second run")
             assert two.events("serving")[0]["resumed"] is True
             await load.more(50)
-            await load.stop()
-            assert load.errors == []
-            two.process.send_signal(signal.SIGINT)
-            assert await two.wait() == 0
-            await nothing_left(two.mark)
+        load.check()
+        await two.stop()
         await nothing_left(one.mark)
 
 
 async def test_a_worker_killed_under_load_comes_back_and_no_request_fails(folder: Path) -> None:
-    async with serving(folder) as one, client_of(one, retries=0) as client:
-        load = Load(client)
-        await load.more(50)
-        victims = {pid: c for pid, c in marked(one.mark).items() if c.split()[0].endswith("tritonserver")}
-        for victim in list(victims)[:2]:
-            os.kill(victim, signal.SIGKILL)
-            await load.more(100)
-        await until(lambda: len(one.events("worker_restarted")) >= 2, "both restarted")
+    async with serving(folder) as one:
+        async with steady_load(one.ready["grpc"]) as load:
+            victims = {pid: c for pid, c in marked(one.mark).items() if c.split()[0].endswith("tritonserver")}
+            for victim in list(victims)[:2]:
+                os.kill(victim, signal.SIGKILL)
+                await load.more(100)
+            await until(lambda: len(one.events("worker_restarted")) >= 2, "both restarted")
 
-        async with AdminClient(one.ready["admin"]) as admin, asyncio.timeout(30):
-            active = 2  # STATE_ACTIVE
-            async for stats in admin.watch_stats(interval_ms=100):
-                if [instance.state for instance in stats.instances] == [active] * 3:
-                    break
-        await load.more(100)
-        await load.stop()
-        assert load.errors == []
+            async with AdminClient(one.ready["admin"]) as admin, asyncio.timeout(30):
+                active = 2  # STATE_ACTIVE
+                async for stats in admin.watch_stats(interval_ms=100):
+                    if [instance.state for instance in stats.instances] == [active] * 3:
+                        break
+            await load.more(100)
+        load.check()
         found = await asyncio.to_thread(status, one)
         assert found["stats"]["outcomes"]["failed"] == 0
         assert found["health"] == "ready"
-        one.process.send_signal(signal.SIGINT)
-        assert await one.wait() == 0
-        await nothing_left(one.mark)
+        await one.stop()
 
 
 async def test_a_gateway_killed_comes_back_where_it_was_with_the_same_deployment(folder: Path) -> None:
@@ -250,32 +204,11 @@ async def test_a_gateway_killed_comes_back_where_it_was_with_the_same_deployment
             await answer(client, length)
         restarted = one.events("gateway_restarted")[0]
         assert (restarted["grpc"], restarted["http"]) == (one.ready["grpc"], one.ready["http"])
-        one.process.send_signal(signal.SIGINT)
-        assert await one.wait() == 0
-        await nothing_left(one.mark)
+        await one.stop(signal.SIGINT)
 
 
 async def test_a_gateway_of_its_own_outlives_the_control_process(folder: Path) -> None:
-    ready_file = folder / "ready.json"
-    mark = uuid.uuid4().hex
-    gateway = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "arlo.cli",
-            "serve",
-            "gateway",
-            str(folder / "serve.toml"),
-            "--ready-file",
-            str(ready_file),
-        ),
-        env={**os.environ, MARK: mark},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        await until(ready_file.exists, "the gateway's ready file")
-        addresses = json.loads(ready_file.read_text())
+    async with gateway_alone(folder / "serve.toml") as addresses:
         text = (folder / "serve.toml").read_text()
         for key in ("grpc", "http", "admin"):
             text = text.replace(f'{key}_address = "127.0.0.1:0"', f'{key}_address = "{addresses[key]}"', 1)
@@ -287,14 +220,7 @@ async def test_a_gateway_of_its_own_outlives_the_control_process(folder: Path) -
                 async with client_of(one) as client:
                     await answer(client, 20)
                     assert (await asyncio.to_thread(status, one))["deployment"]["version"] >= run
-                one.process.send_signal(signal.SIGINT)
-                assert await one.wait() == 0
-                await nothing_left(one.mark)
-            assert gateway.returncode is None
-    finally:
-        gateway.terminate()
-        assert await gateway.wait() == 0
-    await nothing_left(mark)
+                await one.stop()
 
 
 @pytest.fixture
@@ -348,27 +274,23 @@ async def test_after_sigkill_with_fewer_workers_configured_the_surplus_goes(fold
         port = free.getsockname()[1]
     text = CONFIG.format(port=port) + "[workers]\nthreads = 1\n"  # else their share of the cores is another one
     (folder / "serve.toml").write_text(text)
-    async with serving(folder) as killed:
+    async with serving(folder) as killed, contextlib.AsyncExitStack() as stack:
         before = {item["worker"] for item in (await asyncio.to_thread(status, killed))["stats"]["instances"]}
         assert len(before) == 3
-        async with client_of(killed) as client:
-            load = Load(client)
-            await load.more(10)
+        async with steady_load(killed.ready["grpc"]) as load:
             killed.process.kill()
             await killed.wait()
             (folder / "serve.toml").write_text(text.replace("{16 = 2, 64 = 1}", "{16 = 1, 64 = 1}"))
-            async with serving(folder) as served:
-                await until(lambda: served.events("worker_removed"), "one worker less", timeout_s=40)
-                (event,) = served.events("scaling")
-                assert event["action"] == "remove"
-                assert event["reason"].startswith("3 workers are more than the 2 of the configuration")
-                await load.more(10)
-                await load.stop()
-                assert load.errors == []
-                left = {item["worker"] for item in (await asyncio.to_thread(status, served))["stats"]["instances"]}
-                assert left == before - {event["worker"]}
-                await asyncio.sleep(2)  # two more looks at it
-                assert len(served.events("scaling")) == 1
-                served.process.send_signal(signal.SIGTERM)
-                assert await served.wait() == 0
+            served = await stack.enter_async_context(serving(folder))
+            await until(lambda: served.events("worker_removed"), "one worker less", timeout_s=40)
+            (event,) = served.events("scaling")
+            assert event["action"] == "remove"
+            assert event["reason"].startswith("3 workers are more than the 2 of the configuration")
+            await load.more(10)
+        load.check()
+        left = {item["worker"] for item in (await asyncio.to_thread(status, served))["stats"]["instances"]}
+        assert left == before - {event["worker"]}
+        await asyncio.sleep(2)  # two more looks at it
+        assert len(served.events("scaling")) == 1
+        await served.stop()
         await nothing_left(killed.mark)

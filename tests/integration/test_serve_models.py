@@ -9,8 +9,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,15 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arlo.cli import main
 from arlo.client import AsyncClient
 from arlo.client.errors import ClientError
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.processes import marked, nothing_left, until
-from tests.fakes.serving import Serving, serving
+from tests.fakes.serving import PORTS, Serving, arlo, serving
 
 pytestmark = pytest.mark.integration
 
-CONFIG = """\
+CONFIG = f"""\
 [[model]]
 name = "embedder"
 repository = "embedder"
@@ -39,13 +38,7 @@ repository = "reranker"
 slo_ms = 1000
 [workers]
 count = 2
-[gateway]
-grpc_address = "127.0.0.1:0"
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
-[control]
-http_address = "127.0.0.1:0"
-"""
+{PORTS}"""
 
 
 def configured(folder: Path, more: str = "", memory_mb: int | None = None) -> None:
@@ -64,12 +57,6 @@ def configured(folder: Path, more: str = "", memory_mb: int | None = None) -> No
 async def answer(client: AsyncClient, length: int) -> None:
     ids = np.arange(1, length + 1)
     assert (await client.infer(ids))["embedding"].tolist() == [float(ids.sum())] * 4
-
-
-def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "arlo.cli", *arguments], capture_output=True, text=True, check=False, timeout=60
-    )
 
 
 async def load(client: AsyncClient, longest: int, stop: asyncio.Event) -> int:
@@ -99,17 +86,17 @@ async def test_two_models_of_one_file_share_the_workers(tmp_path: Path) -> None:
         admin = served.ready["admin"]
         for name, lengths, slo_ms in (("embedder", [16, 64, 256], 500), ("reranker", [64, 512], 1000)):
             told = json.loads(
-                (await asyncio.to_thread(cli, "top", "--once", "--admin", admin, "--model", name, "--json")).stdout
+                (await asyncio.to_thread(arlo, "top", "--once", "--admin", admin, "--model", name, "--json")).stdout
             )
             assert told["health"] == "ready"
             assert [level["max_length"] for level in told["stats"][name]["levels"]] == lengths
             assert [level["instances"] for level in told["stats"][name]["levels"]] == [2] * len(lengths)
-            shown = (await asyncio.to_thread(cli, "top", "--once", "--admin", admin, "--model", name)).stdout
+            shown = (await asyncio.to_thread(arlo, "top", "--once", "--admin", admin, "--model", name)).stdout
             assert re.search(rf"^{name} +{slo_ms} ms ", shown, re.MULTILINE), shown
         # Asked of none of them, everything tells of both.
-        shown = (await asyncio.to_thread(cli, "top", "--once", "--admin", admin)).stdout
+        shown = (await asyncio.to_thread(arlo, "top", "--once", "--admin", admin)).stdout
         words = ("top", "--once", "--control", served.ready["control"], "--interval", "0.3")
-        both = (await asyncio.to_thread(cli, *words)).stdout
+        both = (await asyncio.to_thread(arlo, *words)).stdout
         for name in ("embedder", "reranker"):
             assert name in shown
             assert len(re.findall(rf"^{name} ", both, re.MULTILINE)) >= 3, both  # it, and its lengths
@@ -130,16 +117,14 @@ async def test_two_models_of_one_file_share_the_workers(tmp_path: Path) -> None:
         await until(lambda: served.events("worker_restarted"), "a restart")
 
         async def ready() -> bool:
-            told = await asyncio.to_thread(cli, "top", "--once", "--admin", admin, "--model", "reranker", "--json")
+            told = await asyncio.to_thread(arlo, "top", "--once", "--admin", admin, "--model", "reranker", "--json")
             return bool(json.loads(told.stdout)["health"] == "ready")
 
         await until(ready, "both workers", timeout_s=40)
         await asyncio.sleep(0.5)
         stop.set()
         assert min(await asyncio.gather(*jobs)) > 20
-        served.process.send_signal(signal.SIGTERM)
-        assert await served.wait() == 0
-        await nothing_left(served.mark)
+        await served.stop()
 
 
 def tritons(served: Serving) -> list[int]:
@@ -157,10 +142,10 @@ async def test_memory_chooses_what_is_held_of_all_models_together(
         assert "embedder 1" in why
         for length in (1, 256):
             await asyncio.gather(answer(one, length), answer(two, 2 * length))
-    checked = await asyncio.to_thread(cli, "config", "check", str(tmp_path / "serve.toml"), "--json")
+    checked = await asyncio.to_thread(arlo, "config", "check", str(tmp_path / "serve.toml"), "--json")
     assert json.loads(checked.stdout)["models"] == ["embedder", "reranker"]
     (tmp_path / "serve.toml").write_text((tmp_path / "serve.toml").read_text().replace("= 3500", "= 1500"))
-    refused = await asyncio.to_thread(cli, "serve", str(tmp_path / "serve.toml"))
+    refused = await asyncio.to_thread(arlo, "serve", str(tmp_path / "serve.toml"))
     assert refused.returncode != 0
     assert "the longest runtimes of the 2 models take 2000 MB together, more than the 1500" in refused.stderr
 
@@ -169,7 +154,7 @@ async def test_two_models_with_a_runtime_of_one_name_are_refused(tmp_path: Path)
     configured(tmp_path)
     text = (tmp_path / "serve.toml").read_text().replace('repository = "reranker"', 'repository = "embedder"')
     (tmp_path / "serve.toml").write_text(text)
-    refused = await asyncio.to_thread(cli, "serve", str(tmp_path / "serve.toml"))
+    refused = await asyncio.to_thread(arlo, "serve", str(tmp_path / "serve.toml"))
     assert refused.returncode != 0
     assert "both have a runtime embedder_len16" in refused.stderr
 
@@ -186,8 +171,7 @@ async def test_after_sigkill_the_next_one_takes_all_models_over(tmp_path: Path) 
             await until(lambda: served.events("serving"), "the log of the second run")
             assert served.events("serving")[0]["resumed"] is True
             await asyncio.gather(answer(one, 20), answer(two, 20))
-            served.process.send_signal(signal.SIGTERM)
-            assert await served.wait() == 0
+            await served.stop()
         await nothing_left(killed.mark)
 
 
@@ -256,9 +240,7 @@ async def test_workers_move_to_the_model_that_needs_them_and_none_is_ever_withou
         await until(lambda: served.events("worker_restarted"), "a restart")
         await asyncio.wait_for(patient(one), 40)
         await asyncio.gather(answer(two, 300), answer(one, 30))
-        served.process.send_signal(signal.SIGTERM)
-        assert await served.wait() == 0
-        await nothing_left(served.mark)
+        await served.stop()
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["together", "apart"])
@@ -289,8 +271,7 @@ async def test_workers_are_added_for_whichever_model_is_late(tmp_path: Path, own
         assert any(event["action"] == "add" for event in served.events("scaling"))
         stop.set()
         assert min(await asyncio.gather(*jobs)) > 5
-        served.process.send_signal(signal.SIGTERM)
-        assert await served.wait() == 0
+        await served.stop()
 
 
 async def patient(client: AsyncClient) -> None:
@@ -303,10 +284,11 @@ async def patient(client: AsyncClient) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_what_each_gets_is_checked_before_anything_starts(tmp_path: Path) -> None:
+def test_what_each_gets_is_checked_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dedicated(tmp_path)
-    checked = await asyncio.to_thread(cli, "config", "check", str(tmp_path / "serve.toml"), "--json")
-    told = json.loads(checked.stdout)
+    check = ["config", "check", str(tmp_path / "serve.toml")]
+    assert main([*check, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
     assert told["workers"] == 3
     assert told["instances"] == {"embedder_bundle": 2, "reranker_bundle": 1}
     assert "on 2 workers, reranker" in told["serves"]
@@ -314,9 +296,8 @@ async def test_what_each_gets_is_checked_before_anything_starts(tmp_path: Path) 
     endpoints = 'kind = "endpoints"\nendpoints = ["a:1", "b:1", "c:1"]\n'
     for accepted in (("[workers]\n", f"[workers]\n{endpoints}"), ("[control]\n", "[control]\nreallocate = false\n")):
         (tmp_path / "serve.toml").write_text(text.replace(*accepted))
-        checked = await asyncio.to_thread(cli, "config", "check", str(tmp_path / "serve.toml"))
-        assert checked.returncode == 0, checked.stderr
-    assert "as configured" in checked.stdout
+        assert main(check) == 0
+    assert "as configured" in capsys.readouterr().out
     for change, message in (
         (("slo_ms = 500\n", 'slo_ms = 500\nlengths = "nonsense"\n'), "lengths of model 'embedder': "),
         (("[workers]\n", "[deployment]\ndynamic = 1\n[workers]\n"), "deployment.dynamic goes with one model"),
@@ -324,6 +305,5 @@ async def test_what_each_gets_is_checked_before_anything_starts(tmp_path: Path) 
         (("[workers]\n", "[workers]\ncount = 2\n"), "model.workers is 2 + 1 by model, but [workers] has 2 worker(s)"),
     ):
         (tmp_path / "serve.toml").write_text(text.replace(*change))
-        refused = await asyncio.to_thread(cli, "config", "check", str(tmp_path / "serve.toml"))
-        assert refused.returncode != 0
-        assert message in refused.stderr
+        assert main(check) == 2
+        assert message in capsys.readouterr().err

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 
 from arlo.client import AsyncClient, Client, InvalidRequestError
 from arlo.workers.ports import free_port
-from tests.fakes.serving import serving
+from tests.fakes.serving import PORTS, arlo, serving
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -27,22 +25,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 SIDE = 56
 SHAPE = (3, SIDE, SIDE)
-SERVE = """\
-[gateway]
-grpc_address = "127.0.0.1:0"
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
-[control]
-http_address = "127.0.0.1:0"
-"""
-
-
-def arlo(*words: str | Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "arlo.cli", *map(str, words)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+SERVE = PORTS
 
 
 def pictures(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -64,7 +47,8 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     )  # fmt: skip
     model = transformers.ViTForImageClassification(config).eval()
     model.save_pretrained(root / "vit")
-    arlo("compile", root / "vit", "--out", root / "repo", "--name", "vit", "--max-batch", "4")
+    done = arlo("compile", root / "vit", "--out", root / "repo", "--name", "vit", "--max-batch", "4")
+    assert done.returncode == 0, done.stderr
     return model, root / "repo"
 
 
@@ -165,9 +149,9 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ground = np.array(["night", "day"])[classes]
     again = np.array(["even", "odd"])[np.arange(len(rows)) % 2]
     np.savez(root / "data.npz", rows=rows, labels_ground=ground, labels_parity=again)
-    arlo(
-        "adapt", root / "vit", "--merge", "0,3", "--data", root / "data.npz", "--max-batch", "4", "--out", root / "out"
-    )
+    words = ("--merge", "0,3", "--data", root / "data.npz", "--max-batch", "4", "--out", root / "out")
+    done = arlo("adapt", root / "vit", *words)
+    assert done.returncode == 0, done.stderr
     return root / "out"
 
 

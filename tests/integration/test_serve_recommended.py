@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +14,7 @@ from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.cli.recommend import recommended
 from arlo.client import Client
 from arlo.workers.emulated.repository import EmulatedRuntime, write_emulated_repository, write_runtimes
-from tests.fakes.processes import MARK, kill_marked
+from tests.fakes.serving import arlo, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -60,36 +53,9 @@ def write(folder: Path) -> Manifest:
     return manifest
 
 
-@contextlib.contextmanager
-def serving(folder: Path, **environment: str) -> Iterator[dict[str, Any]]:
-    """`arlo serve` on folder/serve.toml and what it says when it is ready; stopped in order after the block."""
-    mark = uuid.uuid4().hex
-    with (folder / f"{mark}.log").open("wb") as log:
-        process = subprocess.Popen(
-            (sys.executable, "-m", "arlo.cli", "serve", str(folder / "serve.toml"), "--json"),
-            env={**os.environ, **environment, MARK: mark},
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, f"it ended before it was ready: {Path(log.name).read_text()}"
-            yield json.loads(line)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=60) == 0
-        finally:
-            kill_marked(mark)
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-
-
-def status(ready: dict[str, Any]) -> dict[str, Any]:
+def status(ready: dict[str, Any]) -> Any:
     """What the gateway serves."""
-    command = (sys.executable, "-m", "arlo.cli", "top", "--once", "--admin", ready["admin"], "--json")
-    raw: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
-    return raw
+    return json.loads(arlo("top", "--once", "--admin", ready["admin"], "--json").stdout)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +72,7 @@ def test_what_is_recommended_is_served_unless_told_otherwise(
     assert manifest.recommendation is not None
     assert manifest.recommendation.serve == "dynamic"
     (tmp_path / "serve.toml").write_text(CONFIG.format(runtimes=runtimes))
-    with serving(tmp_path) as ready:
+    with served(tmp_path) as ready:
         assert ready["runtimes"]["serve"] == kind
         with Client(ready["grpc"], model="emu") as client:
             for length in (1, 7, 16, 17, 40, 64):
@@ -118,12 +84,6 @@ def test_what_is_recommended_is_served_unless_told_otherwise(
         if kind == "dynamic":
             times = status(ready)["deployment"]["runtimes"][0]["latency"]
             assert [(point["length"], point["latency_us"]) for point in times] == [(16, 3200), (64, 12800)]
-
-
-def arlo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the program to its end."""
-    command = (sys.executable, "-m", "arlo.cli", *map(str, arguments))
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_what_nobody_measured_is_measured_first(tmp_path: Path) -> None:
@@ -143,7 +103,7 @@ def test_what_nobody_measured_is_measured_first(tmp_path: Path) -> None:
         assert done.returncode == 2, done.stderr
         assert "`arlo compile profile" in done.stderr
     out = tmp_path / "latency.json"
-    done = arlo("profile", repository, "--out", out, "--update", "--precision", "0.2", "--max-seconds", "1")
+    done = arlo("compile", "profile", repository, "--out", out, "--update", "--precision", "0.2", "--max-seconds", "1")
     assert done.returncode == 0, done.stderr
     assert "recommended here: " in done.stdout
     measured = Manifest.load(repository)
@@ -161,7 +121,7 @@ def test_what_memory_holds_is_served_together(tmp_path: Path) -> None:
     assert [runtime.memory_mb for runtime in manifest.runtimes] == [100, 100, 100]
     told = CONFIG.format(runtimes="recommended").replace("count = 2", "count = 2\nmemory_mb = 250")
     (tmp_path / "serve.toml").write_text(told)
-    with serving(tmp_path, ARLO_EMULATED_MEMORY_MB="250") as ready:
+    with served(tmp_path, ARLO_EMULATED_MEMORY_MB="250") as ready:
         assert ready["runtimes"]["serve"] == "dynamic"
         assert "of 3 runtimes these fit best, 200 of 250 MB" in ready["runtimes"]["why"]
         with Client(ready["grpc"], model="emu") as client:

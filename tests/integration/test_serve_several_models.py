@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
-import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +14,8 @@ import pytest
 from arlo.client import AsyncClient
 from arlo.client.errors import ClientError
 from arlo.workers.emulated.repository import write_emulated_repository
-from tests.fakes.processes import MARK, nothing_left, until
-from tests.fakes.serving import serving
+from tests.fakes.processes import nothing_left
+from tests.fakes.serving import PORTS, arlo, gateway_alone, serving
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -40,42 +35,6 @@ admin_address = "{admin}"
 [control]
 http_address = "127.0.0.1:0"
 """
-FREE = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "admin": "127.0.0.1:1"}
-
-
-@contextlib.asynccontextmanager
-async def gateway_alone(folder: Path) -> AsyncIterator[dict[str, str]]:
-    """`arlo serve gateway` and its addresses."""
-    config = CONFIG.format(name="any", repository="any", slo_ms=500, **FREE)
-    config = (
-        config.replace("several_models = true\n", "")
-        .replace("managed = false\n", "")
-        .replace("127.0.0.1:1", "127.0.0.1:0")
-    )
-    (folder / "gateway.toml").write_text(config)
-    mark, ready = uuid.uuid4().hex, folder / "ready.json"
-    gateway = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "arlo.cli",
-            "serve",
-            "gateway",
-            str(folder / "gateway.toml"),
-            "--ready-file",
-            str(ready),
-        ),
-        env={**os.environ, MARK: mark},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        await until(ready.exists, "the gateway's ready file")
-        yield json.loads(ready.read_text())
-    finally:
-        gateway.terminate()
-        assert await gateway.wait() == 0
-    await nothing_left(mark)
 
 
 def configured(folder: Path, name: str, addresses: dict[str, str]) -> Path:
@@ -93,13 +52,14 @@ async def answer(client: AsyncClient, length: int) -> None:
     assert (await client.infer(ids))["embedding"].tolist() == [float(ids.sum())] * 4
 
 
-async def status(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "arlo.cli", "top", "--once", *arguments]
-    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+async def status(*words: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(arlo, "top", "--once", *words)
 
 
 async def test_two_models_of_one_gateway_come_and_go_by_themselves(tmp_path: Path) -> None:
-    async with gateway_alone(tmp_path) as at:
+    text = '[model]\nname = "any"\nrepository = "any"\nslo_ms = 500\n[deployment]\nallocation = {64 = 1}\n'
+    (tmp_path / "gateway.toml").write_text(text + PORTS)
+    async with gateway_alone(tmp_path / "gateway.toml") as at:
         first, second = (configured(tmp_path, name, at) for name in ("embedder", "reranker"))
         async with AsyncClient(at["grpc"], model="embedder") as one, AsyncClient(at["grpc"], model="reranker") as two:
             async with serving(first) as embedder:
@@ -128,5 +88,4 @@ async def test_two_models_of_one_gateway_come_and_go_by_themselves(tmp_path: Pat
                 await answer(one, 64)
                 async with serving(second):  # and comes again, where it was
                     await answer(two, 64)
-                embedder.process.send_signal(signal.SIGTERM)
-                assert await embedder.wait() == 0
+                await embedder.stop()

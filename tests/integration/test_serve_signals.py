@@ -9,24 +9,18 @@ import pytest
 
 from arlo.client import AsyncClient
 from arlo.compile import CompileOptions, compile_model
-from tests.fakes.serving import serving
+from tests.fakes.serving import PORTS, serving
 from tests.fakes.tiny_model import write_tiny
 
 pytestmark = pytest.mark.integration
 
-CONFIG = """\
+CONFIG = f"""\
 [model]
 repository = "repository"
 slo_ms = 500
 [deployment]
-allocation = {16 = 1, 32 = 1}
-[gateway]
-grpc_address = "127.0.0.1:0"
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
-[control]
-http_address = "127.0.0.1:0"
-"""
+allocation = {{16 = 1, 32 = 1}}
+{PORTS}"""
 
 
 async def test_signals_come_to_those_who_name_them(tmp_path: Path) -> None:

@@ -13,25 +13,19 @@ import tritonclient.grpc.aio as triton
 from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
 from arlo.catalog.wrapped import wrap
 from arlo.workers.emulated.repository import write_emulated_repository
-from tests.fakes.serving import serving
+from tests.fakes.serving import PORTS, serving
 from tests.fakes.tensor_stages import CODE, CUT, inputs_of
 from tests.fakes.tiny_model import write_tokenizer
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 LONGEST = 16
-SERVE = """\
+SERVE = f"""\
 [pipeline]
 flow = "flow.toml"
-[gateway]
-grpc_address = "127.0.0.1:0"
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
 [workers]
 count = 1
-[control]
-http_address = "127.0.0.1:0"
-"""
+{PORTS}"""
 
 
 def write_flow(folder: Path, first: str, expand: str) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 from pathlib import Path
 
 import httpx
@@ -19,7 +18,7 @@ from arlo.catalog.tasks import NO_CLASS
 from arlo.cli.adapted import SERVE, read_adapted, write_adapted
 from arlo.client import AsyncClient, Client, InvalidRequestError
 from arlo.workers.ports import free_port
-from tests.fakes.serving import Serving, serving
+from tests.fakes.serving import Serving, arlo, serving
 from tests.fakes.tiny_model import write_tiny
 
 pytest.importorskip("torch")
@@ -46,15 +45,10 @@ def write_data(file: Path, labels: str) -> Path:
     return file
 
 
-async def arlo(*words: str | Path) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "arlo.cli", *map(str, words)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    said, problem = await process.communicate()
-    assert process.returncode == 0, problem.decode()
-    return said.decode()
+async def run(*words: str | Path) -> str:
+    done = await asyncio.to_thread(arlo, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +62,7 @@ async def test_tasks_and_a_further_one(source: Path, tmp_path: Path, monkeypatch
     files = [f"{task}={write_data(tmp_path / f'{task}.jsonl', labels)}" for task, labels in TASKS.items()]
     words = ["adapt", source, "--merge", "0,3", "--length", "24", "--max-batch", "4"]
     words += ["--slo-ms", "2000", "--out", out]
-    await arlo(*words, *(word for file in files for word in ("--data", file)))
+    await run(*words, *(word for file in files for word in ("--data", file)))
     result = read_adapted(out)
     for each in result["variants"]:  # as if merging cost one task much, and helped the other
         fewer = each["tokens"] < 0
@@ -90,14 +84,14 @@ async def test_tasks_and_a_further_one(source: Path, tmp_path: Path, monkeypatch
         stop = asyncio.Event()
         stream = asyncio.create_task(keep_asking(address, wanted, stop))
         data = write_data(tmp_path / "mood.jsonl", FURTHER)
-        await arlo("task", "add", "mood", out, "--data", data)
+        await run("task", "add", "mood", out, "--data", data)
         await until_known(served, address)
         await asyncio.to_thread(check_further, address, wanted)
         stop.set()
         assert await stream > 0
         answer = httpx.post(f"{http}/predict", json={"inputs": TEXTS[0], "task": "mood"}, timeout=30)
         assert {each["label"] for each in answer.json()} == set(FURTHER), answer.text
-        said = await arlo("top", "--once", "--model", "model", "--admin", served.ready["admin"], "--json")
+        said = await run("top", "--once", "--model", "model", "--admin", served.ready["admin"], "--json")
         outcomes = json.loads(said)["stats"]["model"]
         assert served.events("tasks_failed") == []
         assert served.events("tasks_added")[0]["tasks"] == ["mood"]

@@ -16,7 +16,7 @@ from arlo.client.errors import ClientError
 from arlo.compile import CompileOptions, compile_model
 from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_numpy
-from tests.fakes.serving import serving
+from tests.fakes.serving import PORTS, serving
 from tests.fakes.tiny_model import MAX_TOKENS, VOCABULARY, write_tiny
 
 pytestmark = pytest.mark.integration
@@ -25,19 +25,13 @@ Exact = tuple[NDArray[Any], NDArray[Any]]  # of a row: its embedding, its hidden
 
 ROWS, TOGETHER = 1000, 25
 BOUND = 1e-5
-CONFIG = """\
+CONFIG = f"""\
 [model]
 repository = "repository"
 slo_ms = 20000
 [workers]
 count = 1
-[gateway]
-grpc_address = "127.0.0.1:0"
-http_address = "127.0.0.1:0"
-admin_address = "127.0.0.1:0"
-[control]
-http_address = "127.0.0.1:0"
-"""
+{PORTS}"""
 
 
 @pytest.fixture(scope="module")
