@@ -33,7 +33,8 @@ def words_of(tokenizer: Path | None) -> Words | None:
         begins = {number: token.startswith(mark) for token, number in vocabulary.items()}
     unknown = _unknown(model)  # an unknown word is a word
     special = {token["id"] for token in described.get("added_tokens", ()) if token["special"]}
-    special.discard(vocabulary.get(unknown, -1))
+    if unknown in vocabulary:
+        special.discard(vocabulary[unknown])
     starts = np.zeros(max(vocabulary.values(), default=-1) + 1, np.bool_)
     for number, begin in begins.items():
         starts[number] = begin and number not in special
