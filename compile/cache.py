@@ -232,7 +232,7 @@ def link_out(entry: Entry, folder: Path) -> Path:
     return folder
 
 
-def link_or_copy(source: Path, target: Path) -> bool:
+def link_or_copy(source: str | Path, target: str | Path) -> bool:
     """Hard-link `target` to `source`, or copy where links do not work. True when linked."""
     try:
         os.link(source, target)

@@ -53,7 +53,7 @@ def known_noise_silenced() -> Iterator[list[str]]:
             import torch  # noqa: F401
         bars: Any = None
         with contextlib.suppress(ImportError):
-            from transformers.utils import logging as bars  # type: ignore[no-redef]
+            from transformers.utils import logging as bars
 
         loggers = [logging.getLogger(name) for name in _LOGGERS]
         before = [(logger, logger.handlers, logger.propagate) for logger in loggers]

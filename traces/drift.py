@@ -59,7 +59,7 @@ class Drift:
             now[0] += keep * before[0]
             now[1] += keep * before[1]
         process = np.array(rows, np.float64).reshape(-1, 2).T
-        return np.stack([np.exp(self.spread * process[0]), self.median * process[1]]).astype(np.float32)
+        return np.asarray(np.stack([np.exp(self.spread * process[0]), self.median * process[1]]), np.float32)
 
     def correction(self, lengths: Lengths) -> float:
         """The factor of all deviations with which the long run's p98 is that of `lengths`; 1 where it has no spread."""
@@ -67,7 +67,7 @@ class Drift:
         wanted = float(deviation[math.ceil(0.98 * POINTS) - 1])
         if wanted <= 0:
             return 1.0
-        nodes, weights = np.polynomial.hermite_e.hermegauss(31)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(31)  # type: ignore[no-untyped-call]  # numpy's is untyped
         weights = weights / weights.sum()
         spread, shift = np.exp(self.spread * nodes)[:, None], (self.median * nodes)[None, :]
         weight = weights[:, None] * weights[None, :]

@@ -46,12 +46,12 @@ class Lengths:
     @functools.cached_property
     def tokens(self) -> NDArray[np.int32]:
         """int32[POINTS]: the stretched lengths."""
-        return np.clip(np.rint(self.quantile * self.stretch), 1, self.most).astype(np.int32)
+        return np.asarray(np.clip(np.rint(self.quantile * self.stretch), 1, self.most), np.int32)
 
     @functools.cached_property
     def deviation(self) -> NDArray[np.float32]:
         """float32[POINTS]: the logarithm of each quantile over the median."""
-        return np.log(self.quantile / self.median).astype(np.float32)
+        return np.asarray(np.log(self.quantile / self.median), np.float32)
 
     @property
     def median(self) -> float:
@@ -64,7 +64,8 @@ class Lengths:
 
     def draw(self, n: int, random: np.random.Generator) -> NDArray[np.int32]:
         """n lengths, int32[n]."""
-        return self.tokens[random.integers(0, POINTS, n, np.uint16)]
+        drawn: NDArray[np.int32] = self.tokens[random.integers(0, POINTS, n, np.uint16)]
+        return drawn
 
     def draw_drifted(
         self, n: int, random: np.random.Generator, spread: NDArray[np.float32], shift: NDArray[np.float32]
@@ -76,7 +77,7 @@ class Lengths:
         tokens = np.exp(logarithm, out=logarithm)
         tokens *= np.float32(self.median * self.stretch)
         np.rint(tokens, out=tokens)
-        return np.clip(tokens, 1, self.most, out=tokens).astype(np.int32)
+        return np.asarray(np.clip(tokens, 1, self.most, out=tokens), np.int32)
 
     def rescaled(self, max_length: int, longest: int = PAPER_LONGEST) -> Lengths:
         """Stretched so that `longest` becomes `max_length`, to which the few above are cut (paper, sec. 5)."""

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -185,7 +186,7 @@ def _changed(path: Path, trace: Trace, rate: float | str | None, rescale: int | 
     return trace, how
 
 
-def _refuse(settings: dict[str, object], why: str) -> None:
+def _refuse(settings: Mapping[str, object], why: str) -> None:
     given = [key for key, value in settings.items() if value is not None]
     if given:
         raise ConfigError(f"{' and '.join(given)} cannot be set here: {why}")

@@ -193,7 +193,7 @@ def _bend(at: NDArray[np.float64], pieces: Pieces) -> NDArray[np.int64]:
     if not len(at):
         return np.empty(0, np.int64)
     if len(rates) == 1:
-        ns = (at * (SECOND_NS / rates[0])).astype(np.int64)
+        ns: NDArray[np.int64] = (at * (SECOND_NS / rates[0])).astype(np.int64)
     else:
         expected = np.diff(edges) * rates / SECOND_NS
         before = np.concatenate(([0.0], np.cumsum(expected)))

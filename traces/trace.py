@@ -86,7 +86,7 @@ def read_csv(path: Path) -> Trace:
         missing = [c for c in COLUMNS[:2] if c not in header]
         if missing:
             raise ConfigError(f"{path} has no column {missing[0]}: a trace needs the columns arrived_at_s,length")
-        table: Any = _read_fast(path, header)
+        table: NDArray[np.void] | dict[str, NDArray[Any]] | None = _read_fast(path, header)
         if table is None:
             table = _read_lines(path, header)
     except (OSError, UnicodeDecodeError) as error:

@@ -45,14 +45,16 @@ class _LostInterrupts:
             timer.cancel()
 
     def _printed(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if not isinstance(error, KeyboardInterrupt):
-            return self._hooks[0](kind, error, trace)
-        return self._again()
+        if isinstance(error, KeyboardInterrupt):
+            self._again()
+        else:
+            self._hooks[0](kind, error, trace)
 
     def _ignored(self, what: Any) -> None:
-        if not isinstance(what.exc_value, KeyboardInterrupt):
-            return self._hooks[1](what)
-        return self._again()
+        if isinstance(what.exc_value, KeyboardInterrupt):
+            self._again()
+        else:
+            self._hooks[1](what)
 
     def _again(self) -> None:
         _LostInterrupts.any = True

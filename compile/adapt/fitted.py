@@ -29,7 +29,7 @@ class Fitted:
             each = {"values": found.values, "weight": found.head.weight, "bias": found.head.bias}
             arrays |= {f"{count}/{name}": array for name, array in each.items()}
         temporary = file.with_suffix(".tmp.npz")
-        np.savez(temporary, allow_pickle=False, **arrays)  # type: ignore[arg-type]  # numpy types the names as bool
+        np.savez(temporary, allow_pickle=False, **arrays)
         temporary.replace(file)
 
     @classmethod

@@ -70,7 +70,7 @@ def arrays_step(
     """Arrays by name, out of the cache or made."""
 
     def write(folder: Path) -> dict[str, Any]:
-        np.savez(folder / ARRAYS, **make())  # type: ignore[arg-type]  # numpy types the names as bool
+        np.savez(folder / ARRAYS, **make())
         return {}
 
     entry = cache.step(step, parts, write)

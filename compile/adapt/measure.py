@@ -173,7 +173,7 @@ def fit_head(
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
-    optimizer.step(loss)
+    optimizer.step(loss)  # type: ignore[no-untyped-call]  # torch leaves LBFGS untyped
     weight = linear.weight.detach().numpy() / scale
     return Head(
         tuple(labels), weight.astype(np.float32), (linear.bias.detach().numpy() - weight @ mean).astype(np.float32)

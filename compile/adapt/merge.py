@@ -170,7 +170,7 @@ def spread(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 def embedded(body: Any, ids: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
     """What goes into the first layer, [rows, tokens, width]."""
     hidden: torch.Tensor = body.embeddings(input_ids=ids, token_type_ids=types)
-    return body.embeddings_project(hidden) if hasattr(body, "embeddings_project") else hidden  # type: ignore[no-any-return]
+    return body.embeddings_project(hidden) if hasattr(body, "embeddings_project") else hidden
 
 
 def attention(

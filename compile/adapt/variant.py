@@ -199,7 +199,7 @@ def torch_variant(
         def __init__(self) -> None:
             super().__init__()
             self.merging = merging
-            self.original = original if model.task != "embedding" else None
+            self.original: Any = original if model.task != "embedding" else None
             self.head: Any = None if head is None else torch_head(head)
 
         def forward(self, *tensors: torch.Tensor) -> torch.Tensor:

@@ -115,8 +115,8 @@ def refined(
             again.update(doubtful)
             for length in doubtful:
                 at(length)
-        elif (length := _next(points, took_s, left_s())) is not None:
-            at(length)
+        elif (further := _next(points, took_s, left_s())) is not None:
+            at(further)
         else:
             return sorted(points.items())
 

@@ -92,8 +92,8 @@ def config_text(
     for key, value in serving.parameters.items():
         config.parameters[key].string_value = value
     if native or threads is not None:
-        for key, value in zip(_THREADS.get(serving.backend, ()), (threads or 1, 1), strict=False):
-            config.parameters[key].string_value = str(value)
+        for key, number in zip(_THREADS.get(serving.backend, ()), (threads or 1, 1), strict=False):
+            config.parameters[key].string_value = str(number)
     return _HEADER + str(text_format.MessageToString(config))
 
 

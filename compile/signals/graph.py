@@ -167,12 +167,17 @@ class _Builder:
         return value
 
     def output(
-        self, op: str, inputs: list[onnx_ir.Value], name: str, shape: list[object], **attributes: int | list[int]
+        self,
+        op: str,
+        inputs: list[onnx_ir.Value],
+        name: str,
+        shape: list[int | onnx_ir.SymbolicDim],
+        **attributes: int | list[int],
     ) -> None:
         """A node whose result is an output of the graph, FP32."""
         import onnx_ir
 
         value = self(op, inputs, **attributes)
         value.name, value.dtype = name, onnx_ir.DataType.FLOAT
-        value.shape = onnx_ir.Shape(shape)  # type: ignore[arg-type]  # numbers and names of axes
+        value.shape = onnx_ir.Shape(shape)
         self._graph.outputs.append(value)

@@ -66,7 +66,7 @@ def batches_step(job: Job, lengths: Sequence[int]) -> Entry:
         runner = engine.open(built.folder, spec, threads=threads)
         opened = engine.memory_used()
         own_time = engine.settings.device == "cpu" and threads == 1
-        points = []
+        points: list[tuple[int, int, float]] = []
         for length in lengths:
             here: list[tuple[int, float]] = []
             while not here or (measure_on(here) and here[-1][1] < _LONGEST_S * 1e6):
@@ -74,7 +74,7 @@ def batches_step(job: Job, lengths: Sequence[int]) -> Entry:
                 given = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(rows)], length)
                 took_s, _ = quickest(runner, given, output, own_time=own_time)
                 here.append((rows, took_s * 1e6))
-            points += [[length, rows, us] for rows, us in here]
+            points += [(length, rows, us) for rows, us in here]
         tokens = max(length * rows for length, rows, _ in points)
         if engine.name.startswith("tensorrt"):  # takes the room for its largest shape when it is opened
             tokens = MOST_ROWS * lengths[-1]

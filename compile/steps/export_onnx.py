@@ -116,8 +116,8 @@ def _name_inputs(model: onnx_ir.Model, source: SourceModel) -> None:
         graph.inputs.remove(value)
         graph.inputs.insert(0, value)
         if tensor.role == "tensor":  # it stays of its type
-            axes = list(value.shape or ())
-            value.shape = onnx_ir.Shape([axes[0] if isinstance(axes[0], int) else ROWS, *tensor.dims])
+            old = list(value.shape or ())
+            value.shape = onnx_ir.Shape([old[0] if isinstance(old[0], int) else ROWS, *tensor.dims])
             continue
         axes = [
             axis if isinstance(axis, int) else name

@@ -266,7 +266,7 @@ def _bases(config: Any) -> tuple[float, ...]:
     """The base of the rotary positions in each layer."""
     ropes = config.rope_parameters
     if "rope_theta" in ropes:
-        return (float(ropes["rope_theta"]),) * config.num_hidden_layers
+        return (float(ropes["rope_theta"]),) * int(config.num_hidden_layers)
     return tuple(float(ropes[kind]["rope_theta"]) for kind in config.layer_types)
 
 

@@ -10,14 +10,13 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 from arlo.compile.cache import Hasher
 from arlo.compile.layers import Layer
 from arlo.errors import ConfigError, printable
 
 T = TypeVar("T")
-D = TypeVar("D")
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 # Older folders name the modes by switches; the order is that in which sentence-transformers concatenates them.
@@ -93,7 +92,11 @@ class Settings(dict[str, Any]):
         super().__init__(found)
         self.path = path
 
-    def read(self, key: str, kind: Kind[T], default: T | D) -> T | D:
+    @overload
+    def read(self, key: str, kind: Kind[T], default: None) -> T | None: ...
+    @overload
+    def read(self, key: str, kind: Kind[T], default: T) -> T: ...
+    def read(self, key: str, kind: Kind[T], default: T | None) -> T | None:
         """The value, or the default where the file has none. ConfigError for one of another kind; null is allowed
         where the default is None."""
         value = self.get(key, default)

@@ -18,6 +18,7 @@ texts, other models with token types in every fourth row.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import shutil
@@ -107,9 +108,7 @@ def reference_step(
         entries[length] = cache.step(
             "answers",
             identity | {"level": length, "plan": plan},
-            lambda folder, plan=plan, length=length: _answer(
-                original, texts, outputs, plan, length=length, folder=folder
-            ),
+            functools.partial(_answer, original, texts, outputs, plan, length=length),
         )
 
     def merge(folder: Path) -> dict[str, Any]:
@@ -160,9 +159,9 @@ def _answer(
     texts: Texts,
     outputs: Sequence[OutputTensor],
     plan: Sequence[tuple[int, bool, int]],
+    folder: Path,
     *,
     length: int,
-    folder: Path,
 ) -> dict[str, Any]:
     rows = []
     for tokens, paired, sample in plan:
@@ -207,9 +206,9 @@ def _confidence(logits: NDArray[np.float32], activation: str) -> NDArray[np.floa
     """The largest probability [rows, 1] by softmax or sigmoid of logits [rows, labels]."""
     exact = logits.astype(np.float64)
     if activation == "sigmoid":
-        return (1 / (1 + np.exp(-exact.max(-1, keepdims=True)))).astype(np.float32)
+        return np.asarray(1 / (1 + np.exp(-exact.max(-1, keepdims=True))), np.float32)
     shares = np.exp(exact - exact.max(-1, keepdims=True))
-    return (shares.max(-1, keepdims=True) / shares.sum(-1, keepdims=True)).astype(np.float32)
+    return np.asarray(shares.max(-1, keepdims=True) / shares.sum(-1, keepdims=True), np.float32)
 
 
 class _Original:

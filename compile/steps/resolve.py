@@ -441,7 +441,8 @@ def _task(options: CompileOptions, config: Settings, said: Folder) -> str:
 
 def _labels(config: Settings) -> int:
     """How many labels a classifier has; transformers takes two for granted."""
-    return len(config.read("id2label", OBJECT, None) or ()) or config.read("num_labels", SIZE, 2)
+    named = config.read("id2label", OBJECT, None)
+    return len(named or ()) or config.read("num_labels", SIZE, 2)
 
 
 def _label_names(config: Settings, task: str) -> tuple[str, ...]:

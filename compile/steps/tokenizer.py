@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from arlo.compile.cache import Cache, Entry, Hasher, code_version, tool_versions
 from arlo.compile.quiet import known_noise_silenced
@@ -94,10 +95,9 @@ def _load(folder: Path, model: SourceModel) -> Any:
             f"model folder, or save the model with a fast tokenizer ({FILE_NAME})"
         )
     known = backend.normalizer
-    if model.lower_case and not any(
-        isinstance(each, Lowercase) for each in (known if isinstance(known, Sequence) else [known])
-    ):
-        parts = list(known) if isinstance(known, Sequence) else [known] * (known is not None)
+    # Its stub lacks __iter__.
+    parts = list(cast(Iterable[Any], known)) if isinstance(known, Sequence) else [known] * (known is not None)
+    if model.lower_case and not any(isinstance(each, Lowercase) for each in parts):
         backend.normalizer = Sequence([Lowercase(), *parts])
     return tokenizer
 

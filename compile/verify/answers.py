@@ -81,7 +81,7 @@ def save(path: Path, rows: Sequence[Answered], outputs: Sequence[OutputTensor]) 
         shaped = np.concatenate(parts) if output.token_level else np.stack(parts)
         arrays[f"answer:{output.name}"] = shaped.astype(np.float32)
     with path.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)  # type: ignore[arg-type]  # numpy types the names as bool
+        np.savez(stream, allow_pickle=False, **arrays)
 
 
 def load(path: Path, outputs: Sequence[OutputTensor]) -> list[Answered]:

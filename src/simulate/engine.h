@@ -231,7 +231,7 @@ struct PipelineTotals {
   std::uint64_t dropped[flow::pipeline::kDropReasons] = {};  // visits
   std::uint64_t fell_back = 0;                               // visits that an answer before them stood for
   std::uint64_t rerouted = 0;
-  std::vector<std::uint64_t> visits;  // [variants], stage by stage: entered
+  std::vector<std::uint64_t> visits;                 // [variants], stage by stage: entered
   std::vector<std::vector<std::int64_t>> by_length;  // [variants], index = tokens; those of the warm-up too
   // Of all roots, those of the warm-up too: visits of a variant that were answered, and of these those without
   // children; children that they had, by edge.

@@ -302,6 +302,16 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
         load(folder)
 
 
+def test_a_model_with_a_seed_needs_no_weights(tmp_path: Path) -> None:
+    arch = Architecture.bert(
+        layers=1, width=32, heads=2, intermediate=64, vocabulary=VOCABULARY, positions=MAX_TOKENS, seed=3
+    )
+    arch.write(tmp_path)
+    drawn, wanted = load(tmp_path), random_encoder(arch, seed=3)
+    assert not drawn.training
+    torch.testing.assert_close(drawn.state_dict(), wanted.state_dict(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("types", [False, True])
 def test_programs_of_a_gpu_lay_rows_out_as_the_cpu_does(types: bool, tmp_path: Path) -> None:
     arch = Architecture.bert(

@@ -138,7 +138,7 @@ class _Buffer:
         owned.add(functools.partial(cuda.call, "cudaFree", self.device))
         self._host = int(cuda.call("cudaMallocHost", size_bytes))
         owned.add(functools.partial(cuda.call, "cudaFreeHost", self._host))
-        raw: Any = (ctypes.c_byte * size_bytes).from_address(self._host)
+        raw: Any = (ctypes.c_byte * size_bytes).from_address(self._host)  # numpy's stubs know no ctypes arrays
         self._view: Array = np.frombuffer(raw, self.dtype)
 
     def write(self, array: Array) -> None:

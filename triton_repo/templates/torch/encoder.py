@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,8 @@ _ACTIVATIONS: dict[str, Any] = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
 }
+_Start = Callable[[Tensor, Tensor | None, Tensor | None], tuple[Tensor, Tensor, Tensor]]
+_Finish = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,10 @@ class Architecture:
         raw = json.loads((folder / CONFIG).read_text())
         if raw.pop("format", None) != FORMAT:
             raise ValueError(f"{folder / CONFIG} is not of format {FORMAT}: build the repository again")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()})
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()
+        }
+        return cls(**fields)
 
     def as_json(self) -> str:
         """The text of model.json."""
@@ -215,7 +220,7 @@ class Prepacked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = []
-        for part in x.reshape(-1, x.shape[-1]).split(self.CHUNK):
+        for part in torch.split(x.reshape(-1, x.shape[-1]), self.CHUNK):
             tokens = len(part)
             filled = functional.pad(part, (0, 0, 0, -tokens % self.STEP)) if tokens % self.STEP else part
             parts.append(self._run(filled)[:tokens])
@@ -230,6 +235,7 @@ class Encoder(nn.Module):
     """An encoder with its pooling or head. Use it in inference mode; `packs` says whether rows may be packed."""
 
     packs = True
+    _steps: list[tuple[_Start, _Finish]]
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -241,7 +247,8 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(width, eps=arch.norm_eps, bias=arch.norm_bias)
         self.project = nn.Linear(width, arch.width) if width != arch.width else nn.Identity()
         self.distance = nn.Embedding(2 * arch.positions - 1, arch.heads) if arch.relative else None
-        self.layers = nn.ModuleList(Layer(arch, index == 0) for index in range(arch.layers))
+        # To torch the items are just modules.
+        self.layers = cast(Sequence[Layer], nn.ModuleList(Layer(arch, index == 0) for index in range(arch.layers)))
         self.last_norm = _norm(arch) if arch.pre_norm else nn.Identity()
         self.head = nn.ModuleList(layer_of(text, arch) for text in arch.head)
         self.tail = nn.Sequential(*map(layer_of, arch.tail))
@@ -261,7 +268,8 @@ class Encoder(nn.Module):
 
     def prepack(self) -> None:
         """Lay the weights of linear layers out for this CPU. Only in float32, and where torch has oneDNN."""
-        if not torch.backends.mkldnn.is_available() or self.word.weight.dtype != torch.float32:
+        there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if not there or self.word.weight.dtype != torch.float32:
             return
         for layer in self.layers:
             for name in ("qkv", "out", "up", "down"):
@@ -385,8 +393,9 @@ class Encoder(nn.Module):
             if end == begin:
                 continue
             bias = self._bias(end - begin, None, window, q.device)
-            parts = (tensor[begin:end].transpose(0, 1)[None] for tensor in (q, k, v))
-            out[begin:end] = functional.scaled_dot_product_attention(*parts, attn_mask=bias)[0].transpose(0, 1)
+            row_q, row_k, row_v = (tensor[begin:end].transpose(0, 1)[None] for tensor in (q, k, v))
+            attended = functional.scaled_dot_product_attention(row_q, row_k, row_v, attn_mask=bias)
+            out[begin:end] = attended[0].transpose(0, 1)
         return out
 
     def _attend_padded(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int) -> Tensor:
@@ -398,8 +407,8 @@ class Encoder(nn.Module):
         real = (at < (borders[1:] - borders[:-1])[:, None]).to(torch.int64)
         real[:, 0] = 1  # a row without tokens attends to something
         bias = self._bias(layout.longest, real, window, q.device)
-        spread = (tensor[there].transpose(1, 2) for tensor in (q, k, v))
-        answer = functional.scaled_dot_product_attention(*spread, attn_mask=bias).transpose(1, 2)
+        rows_q, rows_k, rows_v = (tensor[there].transpose(1, 2) for tensor in (q, k, v))
+        answer = functional.scaled_dot_product_attention(rows_q, rows_k, rows_v, attn_mask=bias).transpose(1, 2)
         flat = answer.reshape(-1, *q.shape[1:])
         return flat[(layout.row * layout.longest + layout.place).clamp(max=len(flat) - 1)]
 
@@ -487,7 +496,7 @@ def with_weights(arch: Architecture, weights: Mapping[str, Tensor]) -> Encoder:
 def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    wide = {} if not window else {"window_size": (window, window)}
+    wide: dict[str, Any] = {} if not window else {"window_size": (window, window)}
     return cast(Tensor, varlen_attn(q, k, v, layout.offsets, layout.offsets, layout.longest, layout.longest, **wide))
 
 

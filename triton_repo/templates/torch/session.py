@@ -205,12 +205,17 @@ class Session:
         rows, tokens = ids.shape
         if self._device.type == "cuda" and prefix:
             shape = self._shape(rows, tokens)
-            program = self._graphs.get(("static", *shape, shape[1])) if self.kind == "static" else None
+            program: PaddedProgram | MaskedProgram | None = (
+                self._graphs.get(("static", *shape, shape[1])) if self.kind == "static" else None
+            )
             if program is None and self._varlen:
                 program = PaddedProgram(self._model, rows, tokens)
             if program is not None:
                 return program.of_rows(ids, types, real)
-        move = lambda array: torch.from_numpy(np.ascontiguousarray(array)).to(self._device)  # noqa: E731
+
+        def move(array: Array) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
         masked = None if full else move(mask)
         hidden = self._model.padded(move(ids), masked, None if types is None else move(types))
         answers = self._model.answers_padded(hidden, masked)
@@ -231,8 +236,12 @@ class Session:
                 None,
             )
             if key is not None:
-                return self._graphs[key].of_tokens(ids, types, offsets)
-        place = lambda array, dtype: torch.from_numpy(array.astype(dtype)).to(self._device)  # noqa: E731
+                program: PackedProgram = self._graphs[key]
+                return program.of_tokens(ids, types, offsets)
+
+        def place(array: Array, dtype: type[np.int32 | np.int64]) -> Tensor:
+            return torch.from_numpy(array.astype(dtype)).to(self._device)
+
         layout = layout_of(place(offsets, np.int32), tokens, longest)
         hidden = self._model.packed(place(ids, np.int64), layout, None if types is None else place(types, np.int64))
         answers = self._model.answers_packed(hidden, layout)
@@ -309,7 +318,7 @@ class Program(abc.ABC):
         """Record the run as a CUDA graph, whose memory is shared with those of the same pool. warm: run once before,
         which loads and compiles kernels."""
         if warm:
-            side = torch.cuda.Stream()
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 self._compute()
