@@ -93,7 +93,8 @@ class Profile:
         """On the line between those that are known, as latencies are."""
         if not self.static_load:
             return None
-        return round(float(np.interp(max_length, *zip(*self.static_load, strict=True))))
+        lengths, times = zip(*self.static_load, strict=True)
+        return round(float(np.interp(max_length, lengths, times)))
 
     def dynamic_runtime(
         self,

@@ -20,7 +20,7 @@ from arlo.compile.pooling import pool_numpy
 from arlo.compile.steps.export_torch import FAMILIES, convert, export_torch
 from arlo.compile.steps.resolve import SourceModel, resolve
 from arlo.errors import CompileError, ConfigError
-from arlo.templates.torch.encoder import Architecture, Prepacked, load
+from arlo.templates.torch.encoder import Architecture, Prepacked, load, random_encoder
 from arlo.templates.torch.foreign import Foreign
 from arlo.templates.torch.session import (
     MaskedProgram,
