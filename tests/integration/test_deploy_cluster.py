@@ -276,7 +276,7 @@ async def test_a_rolling_update_of_workers_and_gateway_fails_no_request(tmp_path
 
     async def start_gateway(name: str, host: str) -> asyncio.subprocess.Process:
         ready = tmp_path / f"{name}.json"
-        command = [*program, "gateway", config(name, host, host), "--ready-file", str(ready)]
+        command = [*program, "serve", "gateway", config(name, host, host), "--ready-file", str(ready)]
         process = await stack.enter_async_context(running(command, tmp_path / f"{name}.log"))
         await until(ready.exists, f"ports of {name}")
         service.gateways[json.loads(ready.read_text())["grpc"]] = http

@@ -501,13 +501,13 @@ async def test_the_commands(tmp_path: Path, further: tuple[str, ...]) -> None:
     """`arlo compile emulate --plugin` writes what `arlo serve triton` serves until Ctrl-C; its own options count."""
     arlo = Path(sys.executable).parent / "arlo"
     written = await asyncio.create_subprocess_exec(
-        arlo, "emulate", "--out", tmp_path / "emu", "--max-lengths", "64", "--latency-ms", "1", "--plugin"
+        arlo, "compile", "emulate", "--out", tmp_path / "emu", "--max-lengths", "64", "--latency-ms", "1", "--plugin"
     )
     assert await written.wait() == 0
     ports = [free_port("127.0.0.1") for _ in range(3)]
     options = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)]
     program = await asyncio.create_subprocess_exec(
-        *(arlo, "triton", tmp_path / "emu", *options, "--log", tmp_path / "log", "--", *further),
+        *(arlo, "serve", "triton", tmp_path / "emu", *options, "--log", tmp_path / "log", "--", *further),
         stdout=asyncio.subprocess.PIPE,
     )
     try:
