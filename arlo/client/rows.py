@@ -1,4 +1,4 @@
-"""One row of input, as users give it -> as the codec takes it."""
+"""One row of input: from the user's form to the codec's."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Row: TypeAlias = Text | TokenIds | NDArray[Any] | Mapping[str, TokenIds | NDArra
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreparedRow:
-    """Token ids of shape [tokens], and what was given for other inputs, each of the same shape. Where the server makes
-    the tokens, `text` in place of all of it."""
+    """Token ids of shape [tokens], and the values for other inputs, each of the same shape. If the server tokenises,
+    `text` replaces all of it."""
 
     ids: NDArray[np.integer[Any]]
     extra: Mapping[str, NDArray[np.integer[Any]]]
@@ -42,7 +42,7 @@ _ONE_ID = np.zeros(1, np.int64)  # a row of tensors counts as one token
 class RowReader:
     """Checks and tokenises rows for one model.
 
-    `max_length` may only shorten what the model takes; `truncate` cuts longer rows instead of refusing them.
+    `max_length` may only lower the model's limit; `truncate` cuts longer rows instead of refusing them.
     """
 
     codec: Codec
@@ -132,7 +132,7 @@ class RowReader:
         return PreparedRow(_ONE_ID, {name: _sized(values, *sized[name]) for name, values in row.items()})
 
     def _numbered(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The row with the number of its task where it has the name."""
+        """The row with the number of its task in place of the name."""
         name, tasks = row.get(TASK), list(self.codec.info.tasks)
         if not isinstance(name, str):
             return row

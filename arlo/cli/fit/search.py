@@ -15,7 +15,7 @@ CURVE_POINTS = 200
 
 
 def search(study: Study, options: Options) -> dict[str, Any]:
-    """The points as cascade.json has them, the curve, what ensembles gain, accuracies of stages alone, and warnings."""
+    """The points as in cascade.json, the curve, the gain of ensembles, accuracies of stages alone, and warnings."""
     from rich.console import Console
 
     from arlo.cascade.drift import quantiles

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, workers: int) -> int:
 
 
 def _fewest(most: int, row: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """The row of the fewest workers that meet the SLO; of all of them where none do."""
+    """The row of the fewest workers that meet the SLO; of all of them if none do."""
     best, short = row(most), 0  # `short`: so many are not enough
     while best["meets_slo"] and best["workers"] - short > 1:
         middle = row((best["workers"] + short) // 2)
