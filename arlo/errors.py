@@ -108,7 +108,7 @@ def known(error: BaseException) -> ArloError | None:
     """The ArloError for a system error; None if only a fault of ours explains it."""
     if isinstance(error, ArloError):
         return error
-    if isinstance(error, ModuleNotFoundError):  # a package of an extra, imported where it is used
+    if isinstance(error, ModuleNotFoundError):  # a package of an extra, imported at its use
         package = (error.name or "").partition(".")[0]
         if package in ("", "arlo"):
             return None

@@ -63,7 +63,7 @@ class FlowVariant:
     name: str
     accuracy: tuple[float, ...]  # for each max_length's length bin, in [0, 1]; one number: the same for all bins
     table: LatencyTable  # of a whole batch: (length, rows) -> ns
-    max_lengths: tuple[int, ...] = (1,)  # ascending: one runtime each; 1 where rows have no length (images)
+    max_lengths: tuple[int, ...] = (1,)  # ascending: one runtime each; 1 if rows have no length (images)
     max_batch: int = 1
     batches: tuple[int, ...] = ()  # batch caps that a planner may choose from; empty: the measured ones
     memory_mb: int = 0  # on a worker, all runtimes together; 0: not known
@@ -296,7 +296,7 @@ class FlowEdge:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flow:
-    """What a client calls as one model."""
+    """The stages and edges that a client calls as one model."""
 
     name: str
     slo_ms: float

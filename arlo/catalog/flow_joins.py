@@ -1,4 +1,4 @@
-"""Edges of a flow that join (docs/flows.md): which may, and how many rows they make. Pure."""
+"""The edges of a flow that join (docs/flows.md): the allowed ones, and the number of rows that they make. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a repository has a logical model of the plugin (docs/plugin.md), and which runtimes answer for it."""
+"""Whether a repository has a logical model of the plugin (docs/plugin.md), and the runtimes that answer for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of a Triton model repository: what `arlo compile` built and `arlo serve` reads.
+"""The manifest of a Triton model repository, which `arlo compile` writes and `arlo serve` reads.
 
 It is the file `arlo.json` in the repository's root, next to the model folders (one per runtime). Triton ignores it.
 """
@@ -160,7 +160,7 @@ class Runtime:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Time of one row of `length` tokens on each kind of runtime, in microseconds; None where there is none."""
+    """The time of one row of `length` tokens on each kind of runtime, in microseconds; None if there is none."""
 
     length: int
     static_us: float | None  # on the shortest static runtime that takes it
@@ -204,7 +204,7 @@ class Manifest:
     # labels, or comes from an older build: softmax, or sigmoid of a single label.
     label_activation: Activation | Literal[""] = ""
     score_activation: Activation | Literal[""] = ""
-    words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
+    words: Words | None = None  # which ids begin a word; None: no tokenizer, or one that does not mark words
     importance: Importance | None = None  # None: there is no such output
     adaptation: Adaptation | None = None  # None: it was not adapted
     # Tasks that share the model, in the order of their numbers, with the names of their classes: its input `task` gives

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def merge_schedule(tokens: int, layers: int, merge: int, *, protected: int = 1) -> list[int]:
-    """Tokens that each layer merges away: `merge`, or fewer where no more are left to pair. Shape [layers]."""
+    """The tokens that each layer merges away: `merge`, or fewer if no more are left to pair. Shape [layers]."""
     found = []
     for _ in range(layers):
         found.append(max(0, min(merge, (tokens - protected) // 2)))

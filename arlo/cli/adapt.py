@@ -56,7 +56,7 @@ Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions; DINOv2
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add `adapt`."""
+    """Add the parser of `adapt`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "adapt", help="variants of one model that merge tokens", description=DESCRIPTION, epilog=EPILOG
     )

@@ -44,7 +44,7 @@ def load_manifest(config: Config) -> Manifest:
 
 
 def advice_line(manifest: Manifest) -> str:
-    """The recommendation in one line for people, or why there is none."""
+    """The recommendation in one line for people, or the reason why there is none."""
     from arlo.planning.lengths.advice import missing
 
     advice = manifest.recommendation

@@ -99,6 +99,6 @@ def is_long(rows: Sequence[Row]) -> bool:
 
 
 def mark(error: ClientError, request: Any) -> ClientError:
-    """Names the request in an error that has none yet."""
+    """Sets the id of the request in an error that has none."""
     error.request_id = error.request_id or getattr(request, "id", None) or None
     return error

@@ -151,7 +151,7 @@ class _Run:
                     if self._stopped:
                         break
                     if not self._window:
-                        self._events.put_nowait(None)  # there is a deadline to wait for where there was none
+                        self._events.put_nowait(None)  # this is the first deadline to wait for
                     self._window.add(entry, monotonic_s())
                     if not self._paused:
                         self._send(entry.request)

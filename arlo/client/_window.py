@@ -92,7 +92,7 @@ class Window:
         self._breaks = 0
         inner = response.infer_response
         name = inner.id
-        if response.error_message and not name:  # of which request? Of the only one, or of the stream
+        if response.error_message and not name:  # without a request id: of the only request, or of the stream
             if len(self._under_way) != 1:
                 raise ServerError(f"the server failed a request without saying which: {response.error_message}")
             name = next(iter(self._under_way))

@@ -23,7 +23,7 @@ DEGRADED = frozenset(REASONS[3:])
 class Classification:
     """The likeliest label. `stage`, `confidence` and `reason` are None unless the model is a cascade."""
 
-    label: str  # its name, or its number where the server does not name them
+    label: str  # its name, or its number if the server does not name labels
     probability: float
     stage: int | None = None  # that answered; 0 is the cheapest
     confidence: float | None = None  # of that stage, after calibration
@@ -32,7 +32,7 @@ class Classification:
 
     @property
     def degraded(self) -> bool:
-        """Answered by an earlier stage than the rules wanted."""
+        """Whether an earlier stage answered than the rules wanted."""
         return self.reason in DEGRADED
 
 
@@ -48,7 +48,7 @@ def outputs_of(info: ModelInfo) -> list[str]:
 
 
 def names_of(info: ModelInfo, request: Any, rows: int) -> list[tuple[str, ...]]:
-    """The labels of each row of a ModelInferRequest: of its task, where the model has several."""
+    """The labels of each row of a ModelInferRequest: of its task, if the model has several."""
     if not info.tasks:
         return [info.labels] * rows
     if TASK in request.parameters:
@@ -103,7 +103,7 @@ def classifications(
 
 
 def wishes_of(info: ModelInfo, *, partial: bool) -> dict[str, bool] | None:
-    """The parameters of a request on a stream."""
+    """The parameters that a request on a stream needs."""
     return {"cascade_partial": True} if partial and outputs_of(info) == list(OF_CASCADES) else None
 
 

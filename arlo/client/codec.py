@@ -112,7 +112,7 @@ class Codec:
         timeout_us: int | None = None,
         parameters: Parameters | None = None,
     ) -> Any:
-        """A ModelInferRequest. `outputs` None asks for all; `timeout_us` goes as the parameter `timeout`."""
+        """A ModelInferRequest of the rows. `outputs` None asks for all; the parameter `timeout` is `timeout_us`."""
         request = service_pb2.ModelInferRequest(model_name=self.info.name, id=request_id)
         if self.only_text:
             _add_texts(request, rows)

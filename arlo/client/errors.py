@@ -119,8 +119,8 @@ _ADVICE: dict[type[ClientError], str] = {
 def from_status(code: str, details: str, *, request_id: str | None = None) -> ClientError:
     """The error for a gRPC status: `code` is its name, for example "NOT_FOUND"; `details` the server's words.
 
-    Some status codes mislead: gRPC answers RESOURCE_EXHAUSTED for messages that are too
-    large, and Triton answers UNAVAILABLE for a full queue and for a request that timed out in it.
+    Some status codes mislead: gRPC answers RESOURCE_EXHAUSTED for messages that are too large, and Triton answers
+    UNAVAILABLE for a full queue and for a request that timed out in it.
     """
     kind = _BY_CODE.get(code, ServerError)
     if code == "RESOURCE_EXHAUSTED" and "larger than max" in details:

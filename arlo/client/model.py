@@ -67,7 +67,7 @@ class ModelInfo:
 
 
 def from_server(metadata: Any, config: Any | None) -> ModelInfo:
-    """ModelInfo from a ModelMetadataResponse and, where the server has one, a ModelConfigResponse.
+    """ModelInfo from a ModelMetadataResponse and, if the server has one, a ModelConfigResponse.
 
     The longest row comes from the configuration's parameter `max_length`, else from a fixed second dimension of the
     inputs. `token_level_outputs` (names joined by commas), `labels` (a JSON list) and `label_activation` are optional.
@@ -106,7 +106,7 @@ def _read(text: str, kind: type[T]) -> T:
 
 
 def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
-    """The reverse, for the mock: fields of a ModelMetadataResponse, and a model_config_pb2.ModelConfig."""
+    """The reverse, for the mock: the fields of a ModelMetadataResponse, and a model_config_pb2.ModelConfig."""
     config = model_config_pb2.ModelConfig(name=info.name)
     for tensor in info.inputs:
         config.input.add(name=tensor.name, optional=tensor.optional)
@@ -143,7 +143,7 @@ def sized_inputs(inputs: tuple[TensorInfo, ...]) -> list[TensorInfo]:
 
 
 def roles(inputs: tuple[TensorInfo, ...], model: str) -> dict[str, Role]:
-    """Which input holds the token ids, which the attention mask. InvalidRequestError when no input can be the ids.
+    """The inputs that hold the token ids and the attention mask. InvalidRequestError when no input can be the ids.
 
     The protocol has no field for this, so names decide, the way encoder exports name them: a name with "mask" is the
     mask; "input_ids" is the ids, else the only input left, else the first whose name ends in "ids" and is not a type

@@ -68,8 +68,8 @@ class Result:
             raise NotFoundError(f"the answer has no output {name!r}; it has {known}", request_id=self.id) from None
 
     def rows(self, name: str) -> list[NDArray[Any]]:
-        """One array per row; those of token-level outputs are cut to the row's own length: [tokens, dims...].
-        ValueError where rows have several answers or none."""
+        """One array per row; those of token-level outputs are cut to the row's length: [tokens, dims...]. ValueError if
+        rows have several answers or none."""
         array = self[name]
         if name in self.owners:
             raise ValueError(f"output {name!r} has {len(array)} answers of {len(self.lengths)} rows: use answers()")

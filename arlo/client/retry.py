@@ -1,4 +1,4 @@
-"""When to send again: pure, `now` and randomness are arguments."""
+"""The rules for sending again: pure, `now` and randomness are arguments."""
 
 from __future__ import annotations
 

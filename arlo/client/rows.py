@@ -40,7 +40,7 @@ _ONE_ID = np.zeros(1, np.int64)  # a row of tensors counts as one token
 
 @dataclasses.dataclass(slots=True)
 class RowReader:
-    """Checks and tokenises rows for one model.
+    """The checks and the tokenisation of rows for one model.
 
     `max_length` may only lower the model's limit; `truncate` cuts longer rows instead of refusing them.
     """
@@ -152,7 +152,7 @@ class RowReader:
             )
 
     def _cut(self, values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-        """Keeps the last token: encoders are trained to see their end marker there."""
+        """The values cut to the limit, with the last token kept: encoders are trained to see their end marker there."""
         if self.limit is None or values.size <= self.limit:
             return values
         return np.concatenate((values[: self.limit - 1], values[-1:]))
@@ -175,7 +175,7 @@ def _array(values: Any, name: str) -> NDArray[np.integer[Any]]:
 
 
 def _sized(values: Any, tensor: TensorInfo, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The values of one row, of the size and type that the input has. InvalidRequestError."""
+    """The values of one row, with the size and type of the input. InvalidRequestError."""
     try:
         array = np.asarray(values)
     except ValueError:  # ragged

@@ -34,8 +34,8 @@ _LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
 class TLS:
     """TLS to the server. All files are PEM.
 
-    `ca`: who may sign the server's certificate; None: the system's authorities. `cert` and `key`: this client's own,
-    for servers that ask for one (mTLS). `server_name`: the name in the server's certificate where it is not the
+    `ca`: the authorities that may sign the server's certificate; None: the system's. `cert` and `key`: this client's,
+    for servers that ask for one (mTLS). `server_name`: the name in the server's certificate if it is not the
     endpoint's.
     """
 
@@ -189,7 +189,7 @@ class GrpcTransport:
             return self._unary[method](request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _error(error) from None
-        except ValueError as error:  # what grpc raises on a closed channel
+        except ValueError as error:  # raised by grpc on a closed channel
             raise ClosedError(f"the client is closed ({error})") from None
 
     def stream(self, requests: Iterator[Any]) -> Stream:
@@ -244,7 +244,7 @@ class AsyncGrpcTransport:
             return await self._unary[method](request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _error(error) from None
-        except grpc.aio.UsageError as error:  # what grpc.aio raises on a closed channel
+        except grpc.aio.UsageError as error:  # raised by grpc.aio on a closed channel
             raise ClosedError(f"the client is closed ({error})") from None
         except asyncio.CancelledError:
             raise _cancelled() from None

@@ -52,7 +52,7 @@ def variant_model(config: PipelineConfig, stage: str, variant: str) -> str:
 
 
 def variant_models(config: PipelineConfig) -> tuple[ModelConfig, ...]:
-    """A [[model]] for each variant, stage by stage in the flow's order. FieldError, ConfigError."""
+    """A [[model]] for each variant, stage by stage in the flow's order. Raises FieldError or ConfigError."""
     flow = served_flow(config)
     if config.default_timeout_ms is not None and config.default_timeout_ms < flow.slo_ms:
         raise FieldError("pipeline", "default_timeout_ms", f"must be at least flow.slo_ms ({flow.slo_ms:g})")

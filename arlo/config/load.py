@@ -119,7 +119,7 @@ def renamed(message: str) -> str:
 
 
 def read_section(cls: type[Any], name: str, raw: Any, base: Path) -> Any:
-    """One table of TOML as its dataclass. FieldError when a key is unknown, missing or wrong."""
+    """The dataclass of one table of TOML. FieldError when a key is unknown, missing or wrong."""
     if not isinstance(raw, dict):
         raise FieldError(name, "", f"must be a table, written [{name}], not {raw!r}")
     fields = {toml_key(field.name): field for field in dataclasses.fields(cls)}

@@ -31,7 +31,7 @@ def stage_name(config: CascadeConfig, stage: str) -> str:
 
 
 def stage_models(config: CascadeConfig) -> tuple[ModelConfig, ...]:
-    """A [[model]] for each stage. FieldError, ConfigError."""
+    """A [[model]] for each stage. Raises FieldError or ConfigError."""
     manifest = cascade_manifest(config.manifest)
     try:
         manifest.point(config.point)

@@ -25,7 +25,7 @@ def check(test: Study, tolerance: float) -> tuple[list[dict[str, Any]], list[dic
 
 
 def _stage(test: Study, s: int) -> dict[str, Any]:
-    """Calibration of one stage on the test split."""
+    """The calibration of one stage on the test split."""
     from arlo.cascade import calibration as fitting
     from arlo.cascade.decide import in_order
     from arlo.cascade.spec import Calibrator

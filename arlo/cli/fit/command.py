@@ -309,7 +309,7 @@ class Fit:
         return [point for point in before.points if point.name not in names]
 
     def _read(self) -> Any:
-        """The input of every step after the records: which engines' answers to which texts, and how they are split."""
+        """The input of every step after the records: the engines' answers to the texts, and the split."""
         from arlo.cascade.study import stage_key
 
         keys = [stage_key(self.cascade, self.folder, self.records, s) for s in range(len(self.cascade.stages))]

@@ -51,7 +51,7 @@ class Job:
 
 
 def whole(name: str, repository: Path, data: Data, records: Records, *, importance: bool = False) -> Job:
-    """Every text, as it is."""
+    """The job of every text, unchanged."""
     key = records.key(name, engine_hash(Manifest.load(repository)))
     return Job(repository, key, name, left(key, data, records), importance)
 
@@ -319,7 +319,7 @@ class _Session:
 
     def _ask(self, tokens: Tokens) -> tuple[NDArray[np.float32], float, NDArray[np.float32] | None, float]:
         """Logits [labels], ms; importance [tokens], ms with it. Importance takes time, and only rows that may be pruned
-        need it, so each way is timed."""
+        pay for it, so each way is timed."""
         outputs, ms = self._timed(tokens, (self._logits,))
         logits = outputs[self._logits].reshape(-1)
         if not self._importance:

@@ -1,4 +1,4 @@
-"""`arlo fit --target`: the test split through a gateway that serves the cascade, compared with the records."""
+"""`arlo fit --target`: the test split sent through a gateway that serves the cascade, compared with the records."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def _groups(given: dict[str, Path], manifests: dict[str, Manifest]) -> tuple[dic
 
 
 def _warn_of_text(given: dict[str, Path], manifests: dict[str, Manifest]) -> None:
-    """Stages of different vocabularies need text, which the gateway makes into tokens for each."""
+    """Warn that stages of different vocabularies need text, which the gateway tokenises for each."""
     unread = {name: why for name in given if (why := _no_text(given[name], manifests[name]))}
     text = "the stages have different vocabularies: clients send text, which is made into tokens for each"
     if unread:

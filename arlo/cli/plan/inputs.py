@@ -64,7 +64,7 @@ def workers(text: str) -> list[int]:
 
 
 def is_range(text: str) -> bool:
-    """Whether --workers names a range, of one number or more."""
+    """Whether --workers is a range, of one number or more."""
     return "-" in text
 
 

@@ -39,7 +39,7 @@ def flags() -> tuple[KeyFlag, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """One run: its scenario, the flags that vary between the runs, and what to call it."""
+    """One run: its scenario, the flags that vary between the runs, and its name."""
 
     config: Any  # ScenarioConfig
     varied: dict[str, Any]
@@ -75,7 +75,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def plans(args: argparse.Namespace) -> list[Plan]:
-    """The runs that the command line asks for, in the order of its lists. ConfigError says what to change."""
+    """The runs that the command line asks for, in the order of its lists. ConfigError gives the remedy."""
     from arlo.simulator.scenario import config as files
     from arlo.simulator.scenario.file import ScenarioConfig
 
@@ -250,7 +250,7 @@ def _trace(parts: dict[str, Any], changes: dict[str, dict[str, Any]]) -> None:
         for key in ("rate", "duration_s"):
             workload.setdefault(key, None)
     elif parts["cluster"].serves is not None and {"counts", "segment"} & set(workload):
-        for key in ("rate", "duration_s"):  # theirs
+        for key in ("rate", "duration_s"):  # counts and segment give these
             workload.setdefault(key, None)
     elif parts["workload"].trace is not None and any(key in workload for key in drawn):
         workload["trace"] = None

@@ -26,7 +26,7 @@ GOAL, LOST = 0.99, 0.5
 
 
 def notes(built: Built, result: Result) -> list[str]:
-    """Warnings: lengths that nothing takes, a load that the workers cannot carry, too few workers for the SLO."""
+    """Warnings: lengths that no runtime takes, a load that the workers cannot carry, too few workers for the SLO."""
     scenario, said = built.scenario, []
     if result.requests == 0:
         return ["no request arrived: a longer --duration-s, a shorter --warmup-s or a higher --rate gives some"]
@@ -283,7 +283,7 @@ def _print_figures(console: Any, result: Result) -> None:
 
 
 def span(counts: Any) -> str:
-    """`4`, or `2-5` where it varied."""
+    """`4`, or `2-5` if it varied."""
     if not len(counts):
         return "-"
     low, high = int(np.min(counts)), int(np.max(counts))

@@ -34,8 +34,8 @@ class Source:
     """Use as an async context manager.
 
     control: None asks the gateway alone. admin: None takes the address that the control plane names, or `fallback`.
-    model: the only one to show. own: a model of the deployment to show, where a gateway has several; a control
-    plane picks one itself.
+    model: the only one to show. own: a model of the deployment to show, if a gateway has several; a control plane picks
+    one itself.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Source:
             await self._client.close()
 
     async def sample(self) -> Sample:
-        """Ask both; never an error."""
+        """Ask both; failures are part of the sample, never raised."""
         (control, control_error), (stats, gateway_error) = await asyncio.gather(
             self._ask_control(), self._ask_gateway()
         )

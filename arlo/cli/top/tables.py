@@ -112,7 +112,7 @@ BELOW = 9  # as the rank of a cell: a line below the table in place of a column
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """One column. `value` None: what the row has under `key`."""
+    """One column. `value` None: the row's value of `key`."""
 
     title: str
     key: str

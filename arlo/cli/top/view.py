@@ -50,7 +50,7 @@ class Sample:
         return {name: self.stats[name] for name in (self.model, *self.within(self.model)) if name in self.stats}
 
     def before(self, name: str, earlier: Sample | None) -> Document:
-        """The earlier statistics of a model, where they are of the same run of the gateway; else nothing."""
+        """The earlier statistics of a model, if they are of the same run of the gateway; else nothing."""
         now, old = self.stats.get(name), earlier.stats.get(name) if earlier is not None else None
         same = now and old and old["started_at_ms"] == now["started_at_ms"] and old["uptime_ns"] < now["uptime_ns"]
         return old if old is not None and same else {}
@@ -69,7 +69,7 @@ class History:
         self._p98: collections.deque[tuple[float, float]] = collections.deque()
 
     def add(self, sample: Sample) -> Document:
-        """Take a sample; returns its document."""
+        """Add a sample; return its document."""
         while self._samples and sample.at_s - self._samples[0].at_s > WINDOW_S + RATE_WINDOW_S:
             self._samples.popleft()
         self._samples.append(sample)
@@ -331,7 +331,7 @@ def _flow(name: str, sample: Sample, earlier: Sample | None) -> Document:
 def _cascade(name: str, stats: Row, control: ControlStatus | None) -> tuple[str, list[Row], list[Note]]:
     searched = control.cascade if control is not None else None
     if searched is not None and (searched.name, searched.point) != (name, stats["point"]):
-        searched = None  # of another one, or a moment behind
+        searched = None  # of another cascade, or a moment behind
     old = _by(stats.old.get("stages"), "model")
     rows, ended, degraded = [], 0, 0
     for index, stage in enumerate(stats["stages"]):

@@ -252,7 +252,7 @@ def _serve_built(args: argparse.Namespace, repository: Path, *, api: str, grpc: 
 
 
 def _missing(packages: Sequence[str]) -> list[str]:
-    """The names of these packages, and of Triton, that are not installed with the wheel. EnvironmentProblem: Triton
+    """The missing ones of these packages and Triton, which the wheel alone does not bring. EnvironmentProblem: Triton
     alone is missing, and why."""
     from arlo.workers.triton.server import find_triton
 

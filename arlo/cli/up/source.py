@@ -50,7 +50,7 @@ def find_source(
     """Find the model and read its kind. engine: the build depends on it as well; max_length, beyond_limit: see
     CompileOptions.
 
-    ConfigError or EnvironmentProblem says what to do."""
+    ConfigError or EnvironmentProblem gives the remedy."""
     path, named = Path(given).expanduser(), None
     if not path.exists():
         if not _PACKAGE.fullmatch(given) or given.startswith("."):
