@@ -37,15 +37,15 @@ def need(good: bool, message: str) -> None:
 
 
 class EnvironmentProblem(ArloError):  # noqa: N818  # EnvironmentError is a name of Python's own
-    """A package, program or file that is needed is missing."""
+    """A required package, program or file is missing."""
 
     exit_code = 3
 
 
 def how_to_install(*packages: str) -> str:
-    """The command that brings these packages.
+    """The command that installs these packages.
 
-    PyPI's PyTorch for Linux carries CUDA, several GB; that of PyTorch's own index is for the CPU.
+    PyPI's PyTorch for Linux includes CUDA, several GB; PyTorch's own index has the build for the CPU.
     """
     if "torch" in packages:
         index = "--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -85,14 +85,14 @@ _REMEDIES = {
     errno.EADDRINUSE: "name another port",
     errno.ENAMETOOLONG: "name a shorter path",
 }
-# These are of a path that somebody named.
+# These concern a path that the user named.
 _OF_PATHS = (
     FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError,
 )  # fmt: skip
 
 
 def explain(error: BaseException) -> str:
-    """Any error in one line: what went wrong, where, what to do."""
+    """Any error in one line: its cause, its place and its remedy."""
     if isinstance(error, ArloError):
         return str(error)
     if isinstance(error, MemoryError) or "bad_alloc" in str(error):
@@ -105,10 +105,10 @@ def explain(error: BaseException) -> str:
 
 
 def known(error: BaseException) -> ArloError | None:
-    """The ArloError that stands for an error of the system; None for one that only a fault of ours explains."""
+    """The ArloError for a system error; None if only a fault of ours explains it."""
     if isinstance(error, ArloError):
         return error
-    if isinstance(error, ModuleNotFoundError):  # a package of an extra, imported where it is used
+    if isinstance(error, ModuleNotFoundError):  # a package of an extra, imported at its use
         package = (error.name or "").partition(".")[0]
         if package in ("", "arlo"):
             return None
@@ -122,7 +122,7 @@ def known(error: BaseException) -> ArloError | None:
 
 @contextlib.contextmanager
 def system_errors(kind: type[ArloError], what: str) -> Iterator[None]:
-    """Errors of the system inside the block, as those of a kind."""
+    """Raise system errors inside the block as errors of one kind."""
     try:
         yield
     except OSError as error:
@@ -130,6 +130,6 @@ def system_errors(kind: type[ArloError], what: str) -> Iterator[None]:
 
 
 def printable(text: str, *, limit: int = 200) -> str:
-    """Text from outside as a terminal may show it: no control characters, and not without end."""
+    """Outside text that is safe for a terminal: without control characters, and of limited length."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
     return shown if len(shown) <= limit else f"{shown[:limit]}... ({len(text):,} characters)"

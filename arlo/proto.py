@@ -16,7 +16,7 @@ from arlo.errors import EnvironmentProblem
 
 
 def share_dir() -> Path:
-    """Folder with what the build installed beside the Python code (descriptors, Triton backends)."""
+    """The folder with the files that the build installed next to the Python code (descriptors, Triton backends)."""
     path = Path(sysconfig.get_path("data")) / "share" / "arlo"
     if not path.is_dir():
         raise EnvironmentProblem(f"{path} is missing: install Arlo with `make setup` or `pip install .`")

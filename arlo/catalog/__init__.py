@@ -1,1 +1,1 @@
-"""What can be served: manifests of models and their runtimes."""
+"""The contents of a catalog: manifests of models and their runtimes."""

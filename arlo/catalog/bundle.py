@@ -1,7 +1,7 @@
-"""Runtimes that a worker holds together: any of them may run next, so each row takes the one of its own length.
+"""Bundles: runtimes that a worker holds together. Any of them may run next, so each row takes the one of its length.
 
-To all that place, count and scale, a bundle is a runtime of dynamic shape, whose time follows the length in steps. Only
-what loads it, sends to it and checks it looks at its parts.
+Placement, counting and scaling treat a bundle as one runtime of dynamic shape whose time rises with the length in
+steps. Only the code that loads it, sends to it and checks it looks at its parts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from arlo.catalog.manifest import LatencyPoint, Runtime
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle(Runtime):
-    """`members`: ascending max_length. `why`: they are served together, and where memory is short these, for people."""
+    """`members`: ascending max_length. `why`: for people, why these are served together, or if memory is short."""
 
     members: tuple[Runtime, ...]
     why: str = ""
@@ -25,9 +25,9 @@ class Bundle(Runtime):
 
 
 def shared_bundle(name: str, models: Sequence[Sequence[Runtime]], *, why: str = "") -> Bundle:
-    """A bundle of runtimes of several models: of each its static ones, or one dynamic one.
+    """A bundle of runtimes of several models: the static ones of each, or its one dynamic one.
 
-    What a row costs, to all that count workers, is what it does in the model that takes the longest.
+    Wherever workers are counted, a row costs as much as in the model that takes the longest.
     """
     each = [runtimes[0] if runtimes[0].dynamic else bundle_of(name, runtimes) for runtimes in models]
     longest = max(each, key=lambda runtime: runtime.max_length)
@@ -36,25 +36,25 @@ def shared_bundle(name: str, models: Sequence[Sequence[Runtime]], *, why: str = 
 
 
 def memory_mb(runtimes: Sequence[Runtime]) -> int | None:
-    """What they take together; None where that of one was not measured."""
+    """The memory that the runtimes take together; None if that of one was not measured."""
     known = [runtime.memory_mb for runtime in runtimes if runtime.memory_mb is not None]
     return sum(known) if len(known) == len(runtimes) else None
 
 
 def load_ms(runtimes: Sequence[Runtime]) -> int | None:
-    """What loading them one after the other takes; None where that of one was not measured."""
+    """The time to load the runtimes one after the other; None if that of one was not measured."""
     known = [runtime.load_ms for runtime in runtimes if runtime.load_ms is not None]
     return sum(known) if len(known) == len(runtimes) else None
 
 
 def bundle_of(name: str, runtimes: Sequence[Runtime], *, why: str = "") -> Bundle:
-    """A bundle of measured runtimes, at least one, all of them static. A row costs what it does on the shortest that
-    takes it."""
+    """A bundle of measured runtimes, at least one, all of them static. A row costs as much as on the shortest runtime
+    that takes it."""
     members = tuple(sorted(runtimes, key=lambda runtime: runtime.max_length))
-    # Every batch that some member knows at every step: what one lacks is not that of its neighbours.
+    # Every step has all batches that some member knows: a member's missing batch must not be read off its neighbours.
     batches = sorted({point.batch for member in members for point in member.latency})
     latency: list[LatencyPoint] = []
-    first = 1  # token that is too long for the member before
+    first = 1  # first length that is too long for the previous member
     for member in members:
         for length in sorted({first, member.max_length}):
             latency += [

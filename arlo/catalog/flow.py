@@ -1,11 +1,11 @@
-"""A flow as data: a rooted tree of stages that answers as one model (Loki, HPDC'24, section 2.1 and Table 1). Beyond
-the paper its branches may join: then the first edge to a stage is the tree's.
+"""A flow as data: a rooted tree of stages that answers as one model (Loki, HPDC'24, section 2.1 and Table 1). Unlike in
+the paper, branches may join: then the first edge to a stage belongs to the tree.
 
-A row enters at the *entry* stage. Each stage has variants: ways to do its task, of other accuracy and latency. An
-*edge* turns what a stage answered for one row into zero or more rows of the next stage, or into an *exit*. How many
-rows on average is the edge's factor: Loki's multiplicative factor, a cascade's share of rows that go on, 1 for a chain.
+A row enters at the *entry* stage. Each stage has variants: ways to do its task, with different accuracy and latency. An
+*edge* turns a stage's answer for one row into zero or more rows of the next stage, or into an *exit*. Their mean number
+is the edge's factor: Loki's multiplicative factor, a cascade's share of rows that go on, 1 for a chain.
 
-Constructing a value checks it; ConfigError names the field. Files are read in `arlo.catalog.flow_file`. Pure.
+Constructing a value checks it; a ConfigError names the field. `arlo.catalog.flow_file` reads files. Pure.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Follows = Literal["planned", "price"]
 Utilisation = float | Literal["window"]
 
 MAX_STAGES = 16
-MAX_VARIANTS = 32  # of a stage
+MAX_VARIANTS = 32  # per stage
 MAX_CHILDREN = 1 << 16  # rows that one row may become on an edge
 MAX_COUNT = 10**6  # rows of one row, in simulation
-MAX_WATTS = 100_000  # of a worker
+MAX_WATTS = 100_000  # per worker
 MAX_JOULE = 1_000  # right answers
-UTILISATION = 0.8  # where nothing says another one
+UTILISATION = 0.8  # the default
 EXIT = "exit"  # how an edge names the end of a journey
 
-Prefix = tuple[int, ...]  # variants (by index) from the entry to a stage; the stage is said beside it
+Prefix = tuple[int, ...]  # variants (by index) from the entry to a stage, which is given separately
 
 
 def _one_of(value: str, kind: object, name: str) -> None:
@@ -61,20 +61,20 @@ class FlowVariant:
     """One way to do a stage's task."""
 
     name: str
-    accuracy: tuple[float, ...]  # of each max_length's length bin, in [0, 1]; one number: of all bins alike
+    accuracy: tuple[float, ...]  # for each max_length's length bin, in [0, 1]; one number: the same for all bins
     table: LatencyTable  # of a whole batch: (length, rows) -> ns
-    max_lengths: tuple[int, ...] = (1,)  # ascending: one runtime each; 1 where rows have no length (images)
+    max_lengths: tuple[int, ...] = (1,)  # ascending: one runtime each; 1 if rows have no length (images)
     max_batch: int = 1
     batches: tuple[int, ...] = ()  # batch caps that a planner may choose from; empty: the measured ones
     memory_mb: int = 0  # on a worker, all runtimes together; 0: not known
     load_ms: float = 0.0  # until a worker has loaded it; 0: not known
     repository: str = ""  # folder of the compiled model; empty: numbers only, for simulation and planning
-    tokens: int | None = None  # that each layer adds, or, below 0, merges away (OTAS); None: not told apart by them
-    watts: float = 0.0  # that a worker draws beyond idle while it executes a batch; 0: not known
-    temperature: float = 1.0  # that its logits are divided by, for probabilities that are right as often as they say
+    tokens: int | None = None  # that each layer adds, or, below 0, merges away (OTAS); None: not by tokens
+    watts: float = 0.0  # drawn by a worker beyond idle while it executes a batch; 0: not known
+    temperature: float = 1.0  # divides its logits, so that probabilities are right as often as they claim
     bins: tuple[int, ...] = ()  # ends of length bins in tokens, ascending, the last open above; empty: one for all
-    bin_accuracy: tuple[float, ...] = ()  # of each bin, where no tasks share it; in [0, 1]
-    task_accuracy: tuple[tuple[str, tuple[float, ...]], ...] = ()  # of each task that shares it: that of each bin
+    bin_accuracy: tuple[float, ...] = ()  # per bin, if no tasks share it; in [0, 1]
+    task_accuracy: tuple[tuple[str, tuple[float, ...]], ...] = ()  # per task that shares it: the accuracy in each bin
 
     def __post_init__(self) -> None:
         where = f"variant {self.name!r}:"
@@ -101,11 +101,11 @@ class FlowVariant:
         need(inside, f"{where} batches must lie from 1 to max_batch ({self.max_batch})")
 
     def mean_accuracy(self, shares: Sequence[float]) -> float:
-        """Over rows of which `shares` [max_lengths] lie in each length bin."""
+        """The mean accuracy over rows, `shares` [max_lengths] of which lie in each length bin."""
         return _mean(self.accuracy, tuple(shares))
 
     def latency_ns(self, rows: int, runtime: int = 0) -> int:
-        """Of a batch on a runtime, padded to its max_length."""
+        """The latency of a batch on a runtime, padded to its max_length."""
         return self.table.at_ns(self.max_lengths[runtime], rows)
 
     @property
@@ -130,7 +130,7 @@ def _ascend(ends: Sequence[int]) -> bool:
     return bool(ends) and ends[0] >= 1 and all(b > a for a, b in itertools.pairwise(ends))
 
 
-# Plans ask for these of every path of variants.
+# Plans look these up for every path of variants.
 @functools.lru_cache(maxsize=1024)
 def _mean(accuracy: tuple[float, ...], shares: tuple[float, ...]) -> float:
     of = accuracy if len(accuracy) > 1 else accuracy * len(shares)
@@ -155,8 +155,8 @@ class FlowStage:
     entry: bool = False
     batch: FlowBatch = FlowBatch()
     lengths: tuple[tuple[int, float], ...] = ()  # (tokens, share) of the rows that come here; empty: the shortest bin
-    told: bool = False  # clients may ask for its answers of rows that go on, too
-    fire: Fire = "all"  # which edges a row takes whose guards hold; one that takes an exit takes no other
+    told: bool = False  # clients may also ask for its answers to rows that go on
+    fire: Fire = "all"  # which of the edges whose guards hold a row takes; a row that takes an exit takes no other
 
     def __post_init__(self) -> None:
         where = f"stage {self.name!r}:"
@@ -181,19 +181,19 @@ class FlowStage:
         return _bins(self.lengths, self.variants[variant].max_lengths)
 
     def accuracy(self, variant: int) -> float:
-        """Mean of a variant over the rows that come here."""
+        """The mean accuracy of a variant over the rows that reach this stage."""
         return self.variants[variant].mean_accuracy(self.bins(variant))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """Which rows take an edge. Neither score nor label: all."""
+    """The rows that take an edge; all of them if there is neither score nor label."""
 
     score: ScoreName | Literal[""] = ""  # of the tail's probabilities
     at_least: float | Follows | None = None
     below: float | Follows | None = None
     label_in: tuple[str, ...] = ()
-    share: tuple[float, ...] = ()  # that takes the edge, by variant of the tail; empty: what the exits leave
+    share: tuple[float, ...] = ()  # of rows that take the edge, by variant of the tail; empty: the rest after the exits
 
     def __post_init__(self) -> None:
         for value in self.share:
@@ -213,7 +213,7 @@ class Guard:
 
     @property
     def follows(self) -> Follows | None:
-        """Its threshold follows the load: by the plan, or by the price in force. None: it does not."""
+        """How its threshold follows the load: by the plan, or by the price in force. None: it does not."""
         for bound in (self.at_least, self.below):
             if isinstance(bound, str):
                 return bound
@@ -225,16 +225,16 @@ class Expand:
     """What a row becomes on an edge."""
 
     kind: ExpandKind = "same"
-    output: str = ""  # of the tail: what spans, top_k and tensor read
-    max: int = MAX_CHILDREN  # rows; what is beyond is dropped
+    output: str = ""  # of the tail, read by spans, top_k and tensor
+    max: int = MAX_CHILDREN  # rows; further ones are dropped
     factor: tuple[float, ...] = (1.0,)  # mean rows of a row that takes the edge, by variant of the tail, or one for all
     distribution: Distribution = "ceil"  # of that number, in simulation; ceil: the two whole numbers around the mean
     counts: tuple[int, ...] = ()  # scaled to the factor; empirical: drawn alike; trace: one for each root, as they come
     window: int = 0  # of kind chunks: tokens of a piece at most, the row's first and last one included
-    inputs: tuple[tuple[str, str], ...] = ()  # of the head: what it is called at the tail, where that is another name
-    alpha: float = 0.0  # of kind prune: words stay that are more important than so many times the mean (Tabi Eq. 5)
-    min_words: int = 4  # the same: so many stay
-    to_level: bool = True  # the same: as far as a shorter runtime of the head is reached, and no further
+    inputs: tuple[tuple[str, str], ...] = ()  # of the head: the input's name at the tail, if that differs
+    alpha: float = 0.0  # of kind prune: words stay if more important than this many times the mean (Tabi Eq. 5)
+    min_words: int = 4  # the same: at least so many stay
+    to_level: bool = True  # the same: only until a shorter runtime of the head is reached
     stride: int = 0  # the same: from the start of a piece to that of the next one; 0: window - 2
 
     def __post_init__(self) -> None:
@@ -255,16 +255,16 @@ class Expand:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEdge:
-    """From a stage to a stage, or to an exit."""
+    """An edge from a stage to a stage, or to an exit."""
 
     tail: str  # `from` in a file
     head: str | None  # `to`; None: an exit
     when: Guard = Guard()
     expand: Expand = Expand()
     hop_ms: float = 0.0
-    combine: Combine = "product"  # how the accuracy of a path goes on: product; last: the head answers anew
+    combine: Combine = "product"  # how a path's accuracy continues: product; last: only the head's answer counts
     weights: tuple[float, ...] = ()  # of combine weighted: of the answers so far and of the head's
-    # A row of the head is made of all rows that come here, by all its edges, of one row of this stage. Empty: of each.
+    # A row of the head joins all rows, by any edge to the head, that come from one row of this stage. Empty: no join.
     join: str = ""
 
     def __post_init__(self) -> None:
@@ -285,18 +285,18 @@ class FlowEdge:
 
     @property
     def falls_back(self) -> bool:
-        """Its head answers what its tail has answered."""
+        """Whether its head answers the same task as its tail."""
         return self.head is not None and self.combine != "product"
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The edge's name for people."""
         return f"{self.tail}>{self.head or EXIT}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flow:
-    """What a client calls as one model."""
+    """The stages and edges that a client calls as one model."""
 
     name: str
     slo_ms: float
@@ -305,12 +305,12 @@ class Flow:
     router: RouterName = "price"
     drop: DropName = "slack"
     on_drop: OnDrop = "fail"
-    # Share of a pool's capacity that a plan counts on; "window": what the seconds seen allow.
+    # Share of a pool's capacity that a plan counts on; "window": derived from the observed seconds.
     utilisation: Utilisation = UTILISATION
     plan_period_s: float = 10.0
-    joule: float = 0.0  # utility, in shares of a right answer, of a joule that is not spent; 0: energy has no say
+    joule: float = 0.0  # utility of a saved joule, in shares of a right answer; 0: energy is ignored
     max_children: int = 256  # rows of one root alive at once
-    records: str = ""  # folder of row outcomes: accuracies of paths come from there, where they were recorded
+    records: str = ""  # folder of row outcomes, from which recorded paths get their accuracies
 
     def __post_init__(self) -> None:
         need(bool(self.name), "flow.name must not be empty")
@@ -338,7 +338,7 @@ class Flow:
 
     @functools.cached_property
     def metered(self) -> bool:
-        """Whether it is known what every variant draws."""
+        """Whether the power draw of every variant is known."""
         return all(variant.watts > 0 for stage in self.stages for variant in stage.variants)
 
     def _check_tree(self) -> None:
@@ -409,22 +409,22 @@ class Flow:
 
     @property
     def known_utilisation(self) -> float:
-        """The number; where the window is to say it, what holds until enough was seen."""
+        """The share; for "window", the one that holds until enough was observed."""
         return UTILISATION if isinstance(self.utilisation, str) else self.utilisation
 
     @functools.cached_property
     def index(self) -> dict[str, int]:
-        """Number of each stage by name."""
+        """The number of each stage, by name."""
         return {stage.name: i for i, stage in enumerate(self.stages)}
 
     @functools.cached_property
     def entry(self) -> int:
-        """Number of the entry stage."""
+        """The number of the entry stage."""
         return next(i for i in range(len(self.stages)) if self.parent_edge[i] is None)
 
     @functools.cached_property
     def parent_edge(self) -> tuple[int | None, ...]:
-        """Of each stage: number of the edge that leads there; None: the entry."""
+        """The number of the edge that leads to each stage; None: the entry."""
         found: dict[str, int] = {}
         for i, edge in enumerate(self.edges):
             if edge.head is not None:
@@ -432,7 +432,7 @@ class Flow:
         return tuple(found.get(stage.name) for stage in self.stages)
 
     def of_tree(self, edge: int) -> bool:
-        """Whether rows come to its head by it, or beside those of the first edge there, which it joins."""
+        """Whether the edge is the first to its head, where other edges may join it."""
         head = self.edges[edge].head
         return head is not None and self.parent_edge[self.index[head]] == edge
 
@@ -453,12 +453,12 @@ class Flow:
         return tuple(found)
 
     def out(self, stage: int) -> tuple[int, ...]:
-        """Numbers of a stage's edges, exits too, in the order of the file."""
+        """The numbers of a stage's edges, including exits, in the order of the file."""
         return tuple(i for i, edge in enumerate(self.edges) if edge.tail == self.stages[stage].name)
 
     @functools.cached_property
     def in_order(self) -> tuple[int, ...]:
-        """Numbers of all edges, stage by stage, as the core has them: of those to one stage the tree's comes first."""
+        """All edges by number, stage by stage, in the core's order: of edges to one stage the tree's comes first."""
         each = [i for stage in self.order for i in self.out(stage)]
         return tuple(sorted(each, key=lambda i: self.edges[i].head is not None and not self.of_tree(i)))
 
@@ -473,8 +473,8 @@ class Flow:
         return (stage,) if edge is None else (*self.line(self.index[self.edges[edge].tail]), stage)
 
     def exit_share(self, stage: int, variant: int) -> float:
-        """Share of a variant's rows that exit edges end, or that do not take the one edge to a further answer. The rest
-        goes on; at a leaf all rows end."""
+        """The share of a variant's rows that exit edges end, or that do not take the one edge to a further answer. The
+        rest goes on; at a leaf all rows end."""
         out = [self.edges[i] for i in self.out(stage)]
         onward = [edge for edge in out if edge.head is not None]
         if len(onward) == 1 and onward[0].falls_back and onward[0].when.share:
@@ -482,8 +482,8 @@ class Flow:
         return math.fsum(_of(edge.when.share, variant) for edge in out if edge.head is None)
 
     def factor(self, edge: int, variant: int) -> float:
-        """Mean rows at the head for a row that this variant of the tail answered: share x rows, never above max. Where
-        rows join, what the means of the stages before make of it."""
+        """The mean number of rows at the head per row that this variant of the tail answered: share x rows, never above
+        max. Where rows join, it follows from the means of the stages before."""
         found = self.edges[edge]
         if found.join:
             return self._joined[edge]
@@ -524,7 +524,7 @@ class Flow:
         return found
 
     def hops_ms(self, stage: int) -> float:
-        """From the entry to a stage."""
+        """The milliseconds of all hops from the entry to a stage."""
         edges = (self.parent_edge[i] for i in self.line(stage))
         return math.fsum(self.edges[edge].hop_ms for edge in edges if edge is not None)
 

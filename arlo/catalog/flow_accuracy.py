@@ -1,7 +1,7 @@
-"""How accurate a path through a flow is: from row outcomes where they were recorded, else a product of means.
+"""The accuracy of a path through a flow: counted on recorded row outcomes if there are any, else a product of means.
 
-Where every variant of a path was recorded on the same rows, the path's accuracy is counted (Loki's profiled accuracy of
-a path), on the rows that come that way and end there: those that are sure end early, and those that are not go on.
+If every variant of a path was recorded on the same rows, the path's accuracy is counted (Loki's profiled accuracy of a
+path) on the rows that come that way and end there: confident rows end early, and the others go on.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from arlo.catalog.flow_outcomes import RowOutcomes, Way
 
 
 def path_accuracy(flow: Flow, stage: int, prefix: Prefix, outcomes: RowOutcomes | None = None) -> float:
-    """Expected accuracy, in [0, 1], of what the variants of a prefix answer together at its last stage.
+    """The expected accuracy, in [0, 1], of the answer that a prefix's variants give together at its last stage.
 
-    On an edge of combine `product` all must be right, with `last` the head answers anew, and with `weighted` what both
-    say is mixed; without recorded probabilities that counts as the better one of both. Means over the length bins of
-    each stage.
+    On an edge of combine `product` all must be right, with `last` only the head's answer counts, and with `weighted`
+    both answers are mixed; without recorded probabilities the mix counts as the better of the two. Means over the
+    length bins of each stage.
     """
     line = flow.line(stage)
     if outcomes is not None:
@@ -41,13 +41,13 @@ def path_accuracy(flow: Flow, stage: int, prefix: Prefix, outcomes: RowOutcomes 
 
 
 def planned_accuracy(flow: Flow, stage: int, prefix: Prefix, outcomes: RowOutcomes | None = None) -> float:
-    """The same for a plan: where rows of the stage join those of another branch, of which the head's variants are
-    chosen, times what the best of these leave."""
+    """The path accuracy for a plan. If the stage's rows join those of another branch, which chooses the head's
+    variants, it is multiplied by the accuracy of the head with the best variants."""
     return path_accuracy(flow, stage, prefix, outcomes) * joined_accuracy(flow, stage)
 
 
 def joined_accuracy(flow: Flow, stage: int) -> float:
-    """Mean over the exits behind a stage's edge that joins another branch's, by the best variants; 1: it has none."""
+    """The mean over the exits after a stage's edge that joins another branch, by the best variants; 1: no such edge."""
     heads = [flow.edges[i].head for i in flow.out(stage) if flow.edges[i].join and not flow.of_tree(i)]
     return math.prod(_best(flow, flow.index[head]) for head in heads if head is not None)
 
@@ -59,7 +59,7 @@ def _best(flow: Flow, stage: int) -> float:
 
 
 def _counted(flow: Flow, line: tuple[int, ...], prefix: Prefix, outcomes: RowOutcomes) -> float | None:
-    """On the recorded rows; None: some variant was not recorded."""
+    """The path accuracy on the recorded rows; None: some variant was not recorded."""
     found = way(flow, line, prefix, outcomes)
     return float(found[0].right[found[1]].mean()) if found is not None and outcomes.rows else None
 
@@ -67,9 +67,9 @@ def _counted(flow: Flow, line: tuple[int, ...], prefix: Prefix, outcomes: RowOut
 def way(
     flow: Flow, line: tuple[int, ...], prefix: Prefix, outcomes: RowOutcomes
 ) -> tuple[Way, NDArray[np.bool_]] | None:
-    """What the variants of a way answer together on each recorded row, and which rows [rows] come that way and end
-    there; all, where that was not recorded, or none do. None: some variant was not recorded, or rows join on the way,
-    which then are not those that were recorded."""
+    """The joint answers of a way's variants on each recorded row, and the rows [rows] that come that way and end there;
+    all rows, if that was not recorded, or none do. None: some variant was not recorded, or rows join on the way and so
+    differ from the recorded ones."""
     ways = [flow.parent_edge[i] for i in line]
     if any(edge is not None and flow.edges[edge].join for edge in ways):
         return None

@@ -1,9 +1,8 @@
-"""Which rows take which edge, by what was recorded of them: shares of exits, and what going on gains.
+"""Which rows take which edge, counted on recorded rows: shares of exits, and the gain of going on.
 
-A guard that follows the load (`at_least = "price"`) is one of this rule: a row goes on if what it gains there, by how
-sure it is, is worth more than the worker-seconds and the joules that it costs. Gains are counted on recorded rows;
-without records a calibrated probability says how often the tail is right, and the mean accuracy of the head how often
-that one is.
+A guard that follows the load (`at_least = "price"`) applies this rule: a row goes on if its expected gain, given its
+confidence, is worth more than the worker-seconds and joules that it costs. Gains are counted on recorded rows; without
+records, a calibrated probability says how often the tail is right, and the head's mean accuracy how often the head is.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from arlo.catalog.flow import Flow, FlowEdge, FlowStage, Guard
 from arlo.catalog.flow_outcomes import Key, RowOutcomes, Way
 
-BIN_ROWS = 100  # recorded rows of a point of a gain's curve, at least
+BIN_ROWS = 100  # fewest recorded rows per point of a gain's curve
 MOST_POINTS = 16
 
 Curve = tuple[tuple[float, float], ...]  # (score, gain), by rising score: straight lines between them
@@ -26,7 +25,7 @@ Masks = Mapping[int, NDArray[np.bool_]]  # edge -> [rows]
 
 
 def with_shares(stages: Sequence[FlowStage], edges: Sequence[FlowEdge], records: RowOutcomes) -> tuple[FlowEdge, ...]:
-    """The edges with `when.share` of what was recorded, where they have none of their own."""
+    """The edges, with `when.share` set from the records if they lack one."""
     found = list(edges)
     for stage in stages:
         taken = [takes(stages, edges, stage, k, records) for k in range(len(stage.variants))]
@@ -40,7 +39,7 @@ def with_shares(stages: Sequence[FlowStage], edges: Sequence[FlowEdge], records:
 
 
 def at_price(flow: Flow, records: RowOutcomes, price: float) -> tuple[Flow, RowOutcomes]:
-    """A flow, and its records, as they are when a worker-second is worth so much."""
+    """A flow and its records at this price of a worker-second."""
     priced = dataclasses.replace(records, price=price, joule=flow.joule)
     following = tuple(dataclasses.replace(e, when=_unshared(e.when)) if e.when.follows else e for e in flow.edges)
     return dataclasses.replace(flow, edges=with_shares(flow.stages, following, priced)), priced
@@ -53,19 +52,19 @@ def _unshared(guard: Guard) -> Guard:
 def takes(
     stages: Sequence[FlowStage], edges: Sequence[FlowEdge], stage: FlowStage, variant: int, records: RowOutcomes
 ) -> Masks:
-    """Of each edge of a stage the rows that take it when this variant has answered them. Empty where a guard is of what
-    was not recorded: labels, or other signals."""
+    """The rows that take each edge of a stage after this variant answered them. Empty if a guard reads unrecorded
+    values: labels, or other signals."""
     key = (stage.name, stage.variants[variant].name)
     out = [e for e, edge in enumerate(edges) if edge.tail == stage.name]
     if key not in records.correct:
         return {}
     if any(edges[e].when.follows for e in out) and not any(edges[e].falls_back for e in out):
-        return {}  # Flow says what is wrong
+        return {}  # Flow reports the error
     held: dict[int, NDArray[np.bool_]] = {}
     for e in out:
         mask = _holds(stages, edges, e, key, variant, records)
         if mask is None and (edges[e].head is None or stage.fire == "first"):
-            return {}  # who takes the others depends on it
+            return {}  # the rows of the other edges depend on it
         if mask is not None:
             held[e] = mask
     found: dict[int, NDArray[np.bool_]] = {}
@@ -125,8 +124,8 @@ def _stage(stages: Sequence[FlowStage], name: str | None) -> FlowStage:
 def gain(
     stages: Sequence[FlowStage], edges: Sequence[FlowEdge], e: int, variant: int, records: RowOutcomes | None
 ) -> Curve:
-    """What a row gains by going on from this variant of an edge's tail, by its score: right answers of the most
-    accurate variant of the head, in its mix, less those of the tail, -1 to 1."""
+    """A row's gain by going on from this variant of an edge's tail, by its score: right answers of the head's most
+    accurate variant, in its mix, less those of the tail, -1 to 1."""
     tail, guard, onward = _stage(stages, edges[e].tail), edges[e].when, _onward(edges, e)
     head = _stage(stages, onward.head)
     best = max(range(len(head.variants)), key=head.accuracy)
@@ -148,7 +147,7 @@ def gain(
 
 
 def cost_s(stages: Sequence[FlowStage], edges: Sequence[FlowEdge], e: int, *, joules: bool = False) -> float:
-    """Worker-seconds, or joules, of a row that goes on, by the most accurate variants, in full batches."""
+    """Worker-seconds, or joules, per row that goes on, with the most accurate variants, in full batches."""
 
     def of(stage: FlowStage) -> float:
         best = max(range(len(stage.variants)), key=stage.accuracy)
@@ -164,7 +163,7 @@ def cost_s(stages: Sequence[FlowStage], edges: Sequence[FlowEdge], e: int, *, jo
 
 
 def work_s(stage: FlowStage, variant: int) -> float:
-    """Worker-seconds of a row of a stage, in full batches, over its lengths."""
+    """Worker-seconds per row of a stage, in full batches, over its lengths."""
     spec = stage.variants[variant]
     batch = spec.max_batch
     ns = math.fsum(share * spec.latency_ns(batch, i) for i, share in enumerate(stage.bins(variant)))

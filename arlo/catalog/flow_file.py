@@ -1,8 +1,8 @@
 """A flow file: TOML -> Flow. Tables are [flow], [[flow.stage]], [[flow.stage.variant]] and [[flow.edge]].
 
-An unknown key is an error with the nearest one that exists. A variant is numbers (name, accuracy, latency), for
-planning and simulation, or the folder of a compiled repository, whose manifest has the latencies; its accuracy stands
-in the file.
+An unknown key is an error that names the nearest known one. A variant is either numbers (name, accuracy, latency), for
+planning and simulation, or the folder of a compiled repository: its manifest has the latencies, and the flow file its
+accuracy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arlo.catalog.latency import LatencyTable
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
 
-MOST_MS = 3_600_000.0  # of a batch
+MOST_MS = 3_600_000.0  # per batch
 _FLOW = {
     "name", "slo_ms", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
     "joule", "watts", "stage", "edge",
@@ -64,7 +64,7 @@ def parse_flow(text: str, *, base: Path, source: str = "flow") -> Flow:
 
 
 def read_flow(raw: Any, *, base: Path, source: str = "flow") -> Flow:
-    """The table [flow] of a file that was read."""
+    """The flow in the table [flow] of a parsed file."""
     try:
         return _flow(_table(raw, "[flow]"), base)
     except ConfigError as error:
@@ -101,7 +101,7 @@ def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
 
 
 def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None, defaults: Mapping[str, Any]) -> FlowStage:
-    """`defaults`: of its variants."""
+    """The stage that a table describes. `defaults`: for its variants."""
     where = f"[[flow.stage]] {raw.get('name', '')!r}"
     _known(raw, _STAGE, where)
     values = _taken(raw, where, {"name": str, "entry": bool, "fire": str, "told": bool}, required=("name",))
@@ -171,7 +171,7 @@ def _variant(raw: Mapping[str, Any], base: Path, stage: str, limit: int, records
 
 
 def _latency(raw: Any, lengths: tuple[int, ...], where: str) -> LatencyTable:
-    """[rows, ms] where there is one length, else [tokens, rows, ms]."""
+    """The latency table of [rows, ms] points if there is one length, else of [tokens, rows, ms] points."""
     width = len(raw[0]) if isinstance(raw, list) and raw and isinstance(raw[0], list) else 3
     if width == 2 and len(lengths) != 1:
         raise ConfigError(f"{where}: latency needs [tokens, rows, ms] where there may be several max_lengths")
@@ -185,7 +185,7 @@ def _latency(raw: Any, lengths: tuple[int, ...], where: str) -> LatencyTable:
 
 
 def _from_manifest(folder: Path, where: str, *, measured: bool) -> dict[str, Any]:
-    """What a repository says of a variant. Static runtimes; a dynamic one stands in only where there are no others."""
+    """A variant's values from its repository: of static runtimes, or of a dynamic one if there are no others."""
     manifest = Manifest.load(folder)
     runtimes = [r for r in manifest.runtimes if not r.dynamic] or list(manifest.runtimes)
     points: list[tuple[int, int, int]] = []
@@ -291,7 +291,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _taken(
     raw: Mapping[str, Any], where: str, kinds: Mapping[str, type], required: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The values of these keys that are there, of the right type."""
+    """The values of those of these keys that are present, of the right type."""
     words = {str: "a string", float: "a number", int: "a whole number", bool: "true or false"}
     found: dict[str, Any] = {}
     for key, kind in kinds.items():

@@ -1,4 +1,4 @@
-"""Edges of a flow that join (docs/flows.md): which may, and how many rows they make. Pure."""
+"""The edges of a flow that join (docs/flows.md): the allowed ones, and the number of rows that they make. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def check(flow: Flow) -> None:
-    """ConfigError for one that cannot be. What a flow without joins needs has been looked at."""
+    """Reject an impossible join with a ConfigError. The rules for flows without joins were checked before."""
     for edge in flow.edges:
         need(
             edge.join in {"", *flow.index},
             f"edge {edge.name}: join names no stage: {edge.join!r}; known: {', '.join(flow.index)}",
         )
-    for stage in flow.order:  # by tail: what is before it has been looked at
+    for stage in flow.order:  # by tail: the stages before it were checked
         for i in flow.out(stage):
             if flow.edges[i].join:
                 _check(flow, i)
@@ -50,7 +50,7 @@ def _check(flow: Flow, number: int) -> None:
 
 
 def _comes_of(flow: Flow, stage: int) -> tuple[int, ...]:
-    """Stages of which each row of this one comes of one row, from the entry on; what was joined of the fork's."""
+    """The stages, from the entry on, where each row of this stage has one ancestor; a joined row has its fork's."""
     by = flow.parent_edge[stage]
     if by is None:
         return ()
@@ -60,8 +60,8 @@ def _comes_of(flow: Flow, stage: int) -> tuple[int, ...]:
 
 
 def factors(flow: Flow) -> dict[int, float]:
-    """Of each edge that joins, rows of its head for a row that comes by it: one for each row of the fork, where
-    that has any. All counts for the first edge."""
+    """The rows of the head per row that comes by a joining edge, for each such edge: one for each row of the fork that
+    has any. The first edge counts them all."""
     found: dict[int, float] = {}
     for stage in flow.order:
         name = flow.stages[stage].name
@@ -73,8 +73,8 @@ def factors(flow: Flow) -> dict[int, float]:
 
 
 def _parts(flow: Flow, edge: int, joined: Mapping[int, float]) -> float:
-    """Rows that come by an edge that joins of one row of the fork: means over the variants. `joined`: the factors
-    of edges that join before it."""
+    """The rows that reach a joining edge from one row of the fork: means over the variants. `joined`: the factors of
+    joining edges before it."""
     found = flow.edges[edge]
     line = flow.line(flow.index[found.tail])
     rows = 1.0

@@ -1,7 +1,7 @@
-"""What every variant made of the same labelled rows: `outcomes.npz` in a folder, which `arlo fit --variants` writes.
+"""The outcomes of every variant on the same labelled rows: `outcomes.npz`, which `arlo fit --variants` writes.
 
-Two models are wrong on the same rows, so a product of accuracies is not the accuracy of a path, and who is unsure of a
-row says how much a further model gains on it. Accuracies of paths, shares of exits and simulated rows come from here.
+Two models fail on the same rows, so the product of accuracies is not the accuracy of a path, and a model's confidence
+in a row predicts the gain of a further model. Accuracies of paths, shares of exits and simulated rows come from here.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VariantOutcomes:
-    """What one variant made of the rows."""
+    """The outcomes of one variant."""
 
     correct: NDArray[np.bool_]  # [rows]
     score: Floats  # [rows], its largest probability at `temperature`
     temperature: float = 1.0  # fitted on these rows
     said: Floats | None = None  # [rows, labels], probabilities at `temperature`; None: not kept
     truth: NDArray[np.integer[Any]] | None = None  # [rows], number of the right label
-    labels: tuple[str, ...] = ()  # names of `said`'s
+    labels: tuple[str, ...] = ()  # names of the columns of `said`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Of the same labelled rows, by the name of a variant."""
+    """The outcomes on the same labelled rows, by the name of a variant."""
 
     length: NDArray[np.int32]  # [rows], tokens of the first variant
     variants: Mapping[str, VariantOutcomes]
@@ -80,7 +80,7 @@ class Outcomes:
         return cls(arrays["length"].astype(np.int32), variants)
 
     def accuracy(self, name: str, max_lengths: Sequence[int]) -> tuple[float, ...]:
-        """Of a variant, of the rows of each length bin [max_lengths]; a bin without rows has that of all rows."""
+        """A variant's accuracy on the rows of each length bin [max_lengths]; an empty bin has that of all rows."""
         correct = self.variants[name].correct
         bins = np.searchsorted(np.asarray(max_lengths), self.length)
         found = []
@@ -90,11 +90,11 @@ class Outcomes:
         return tuple(found)
 
     def of(self, flow: Flow) -> RowOutcomes:
-        """By stage and variant of a flow, where they have these names."""
+        """The outcomes by stage and variant of a flow, for the variants that have recorded names."""
         return self.of_stages(flow.stages)
 
     def of_stages(self, stages: Sequence[FlowStage]) -> RowOutcomes:
-        """The same, of stages. Scores are at the temperature that the flow says."""
+        """The outcomes by stage and variant. Scores are at the temperature that the flow gives."""
         found = {
             (stage.name, variant.name): _at(self.variants[variant.name], variant.temperature)
             for stage in stages
@@ -111,7 +111,7 @@ class Outcomes:
 
 
 def _variant(arrays: Mapping[str, NDArray[np.generic]], name: str) -> VariantOutcomes:
-    """ValueError, KeyError where the arrays do not go together."""
+    """The outcomes of one variant. ValueError, KeyError if the arrays do not fit together."""
     rows = len(arrays["length"])
     correct, score = arrays[f"correct/{name}"] != 0, arrays[f"score/{name}"].astype(np.float32)
     temperature = float(arrays[f"temperature/{name}"].astype(float)) if f"temperature/{name}" in arrays else 1.0
@@ -132,7 +132,7 @@ def _variant(arrays: Mapping[str, NDArray[np.generic]], name: str) -> VariantOut
 
 
 def _at(found: VariantOutcomes, temperature: float) -> VariantOutcomes:
-    """With probabilities at another temperature, where they were kept."""
+    """The outcomes with probabilities at another temperature, if they were kept."""
     if found.said is None or math.isclose(found.temperature, temperature):
         return found
     q = np.power(np.maximum(found.said.astype(np.float64), 1e-12), found.temperature / temperature)
@@ -141,7 +141,7 @@ def _at(found: VariantOutcomes, temperature: float) -> VariantOutcomes:
 
 
 def interval(right: int, rows: int) -> tuple[float, float]:
-    """95 % of a share of rows (Wilson)."""
+    """The 95 % interval of a share of rows (Wilson)."""
     if rows == 0:
         return 0.0, 1.0
     p, z2 = right / rows, Z95**2 / rows
@@ -154,15 +154,15 @@ Key = tuple[str, str]  # stage, variant
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowOutcomes:
-    """What variants made of the same labelled rows."""
+    """The outcomes of variants on the same labelled rows."""
 
     correct: Mapping[Key, NDArray[np.bool_]]  # [rows]
     score: Mapping[Key, Floats] = dataclasses.field(default_factory=dict)  # [rows], largest calibrated probability
     said: Mapping[Key, Floats] = dataclasses.field(default_factory=dict)  # [rows, labels], calibrated
     truth: Mapping[Key, NDArray[np.integer[Any]]] = dataclasses.field(default_factory=dict)  # [rows], the right label
     labels: Mapping[Key, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    price: float = 0.0  # of a worker-second, in accuracy: at which exits that follow the load decide
-    joule: float = 0.0  # the same of a joule
+    price: float = 0.0  # of a worker-second, in accuracy; exits that follow the load decide by it
+    joule: float = 0.0  # of a joule, likewise
 
     def __post_init__(self) -> None:
         if len({len(rows) for rows in self.correct.values()}) > 1:
@@ -170,11 +170,11 @@ class RowOutcomes:
 
     @property
     def rows(self) -> int:
-        """That were recorded."""
+        """The number of recorded rows."""
         return len(next(iter(self.correct.values()), ()))
 
     def signal(self, key: Key, name: str) -> Floats | None:
-        """A score of guards, [rows] in [0, 1]; None: it was not recorded."""
+        """A score that guards read, [rows] in [0, 1]; None: it was not recorded."""
         if name == "calibrated_max":
             return self.score.get(key)
         q = self.said.get(key)
@@ -187,11 +187,11 @@ class RowOutcomes:
         return np.asarray(np.clip(1 - entropy / math.log(q.shape[1]), 0.0, 1.0))
 
     def label(self, key: Key) -> NDArray[np.int64] | None:
-        """Number of the likeliest label, [rows]; None: their names were not kept."""
+        """The number of the likeliest label, [rows]; None: label names were not kept."""
         return self.said[key].argmax(axis=1) if key in self.labels else None
 
     def mixed(self, so_far: Way, key: Key, weights: Sequence[float]) -> Way:
-        """An answer mixed with that of the next variant; where probabilities were not kept, the better one of both."""
+        """An answer mixed with that of the next variant; if probabilities were not kept, the better of the two."""
         own = Way(self.correct[key], self.said.get(key), self.truth.get(key))
         same = own.truth is not None and so_far.truth is not None and np.array_equal(own.truth, so_far.truth)
         if not same or own.said is None or so_far.said is None or own.said.shape != so_far.said.shape:
@@ -202,7 +202,7 @@ class RowOutcomes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """What the variants of a way answer together."""
+    """The joint answers of a way's variants."""
 
     right: NDArray[np.bool_]  # [rows]
     said: Floats | None = None  # [rows, labels]

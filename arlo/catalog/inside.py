@@ -1,4 +1,4 @@
-"""Whether a repository has a logical model of the plugin (docs/plugin.md), and which runtimes answer for it."""
+"""Whether a repository has a logical model of the plugin (docs/plugin.md), and the runtimes that answer for it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ENGINES = re.compile(r'key:\s*"engines"\s*,?\s*value:?\s*\{\s*string_value:\s*"
 
 
 def engines_inside(folder: Path, static: Sequence[str], others: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of runtimes that the logical model in this folder answers with; empty where there is no such model.
+    """The names of the runtimes that the logical model in this folder answers with; empty if there is no such model.
 
-    `static`: what answers where config.pbtxt names no engines; `others`, which it may name too, where there is none.
+    `static`: used if config.pbtxt names no engines. `others`: it may name these as well; used if `static` is empty.
     """
     try:
         text = (folder / "config.pbtxt").read_text()

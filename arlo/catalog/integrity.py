@@ -1,4 +1,4 @@
-"""Whether a repository still holds what was compiled and verified."""
+"""The check that a repository still holds the files that were compiled and verified."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SHOWN = 5  # files named in a message
 
 
 def check_files(repository: Path, manifest: Manifest, *, must_exist: bool = True) -> None:
-    """Compare the hashes of all files that `arlo.json` lists. ConfigError that names those that differ.
+    """Compare the hashes of all files that `arlo.json` lists. A ConfigError names the files that differ.
 
-    `must_exist`: a file that is missing differs (where other machines serve, they may be there only).
+    `must_exist`: a missing file counts as different (if other machines serve, files may exist only there).
     """
     wanted = {path: digest for runtime in manifest.runtimes for path, digest in runtime.files.items()}
     if manifest.tokenizer and (digest := manifest.options.get("tokenizer_sha256")):

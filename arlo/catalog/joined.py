@@ -1,7 +1,7 @@
 """Several models on the same workers: one repository with the runtimes of all, as links, and one manifest.
 
-Triton serves the joined folder as any other. To all that place, load and count there is one model, the first, whose
-only runtime is a bundle (arlo.control.reconcile.choice); what is of one model, such as tensors, is in
+Triton serves the joined folder like any other. Placement, loading and counting see one model, the first, whose only
+runtime is a bundle (arlo.control.reconcile.choice); the properties of one model, such as tensors, are in
 `Joined.manifests`.
 """
 
@@ -19,7 +19,7 @@ from arlo.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Joined(Manifest):
-    """`manifests`: of each model, in the order of the configuration; `model` and the tensors are those of the first."""
+    """`manifests`: one per model, in the order of the configuration; `model` and the tensors are those of the first."""
 
     manifests: tuple[Manifest, ...]
 
@@ -28,12 +28,12 @@ class Joined(Manifest):
         return self.manifests
 
     def of(self, runtime: Runtime) -> Manifest:
-        """The manifest of the model that a runtime is of."""
+        """The manifest of the model that a runtime belongs to."""
         return next(manifest for manifest in self.manifests if runtime.name in {r.name for r in manifest.runtimes})
 
 
 def joined(manifests: Sequence[Manifest], names: Sequence[str | None] = ()) -> Joined:
-    """One manifest of at least two. ConfigError when two models have a runtime of one name. `names`: as configured."""
+    """One manifest of at least two. ConfigError if two models have a runtime of one name. `names`: as configured."""
     owner: dict[str, str] = {}
     for number, manifest in enumerate(manifests):
         name = (names[number] if names else None) or manifest.model
@@ -53,8 +53,8 @@ def link(repositories: Sequence[Path], manifest: Manifest, parent: Path) -> Path
     """A Triton repository in `parent` with links to the runtimes of a joined manifest, in its models' repositories,
     and to the first one's tokenizer.
 
-    It is named by what it links to, so another set of models in the same place takes nothing from who serves this one.
-    ConfigError when it cannot be written.
+    Its name is derived from its links, so another set of models in the same place leaves the folder of a running server
+    intact. ConfigError if it cannot be written.
     """
     wanted = {
         runtime.name: (repository / runtime.name).resolve()
@@ -62,7 +62,7 @@ def link(repositories: Sequence[Path], manifest: Manifest, parent: Path) -> Path
         for runtime in one.runtimes
     }
     if manifest.tokenizer is not None and (tokenizer := repositories[0] / manifest.tokenizer).is_file():
-        wanted[manifest.tokenizer] = tokenizer.resolve()  # of the first model, whose folder this one stands in for
+        wanted[manifest.tokenizer] = tokenizer.resolve()  # of the first model, whose folder this one replaces
     listing = "\n".join(f"{name} {target}" for name, target in sorted(wanted.items()))
     folder = parent / f"models-{hashlib.sha256(listing.encode()).hexdigest()[:12]}"
     try:

@@ -1,8 +1,8 @@
-"""How a latency table is read: the one reading in Python, to the nanosecond that of src/base/latency_table.h. Pure.
+"""How a latency table is read: the only reader in Python, equal to src/base/latency_table.h to the nanosecond. Pure.
 
-A table has points: the latency of a whole batch of so many rows, of so many tokens each. There is one curve over the
-length for each measured batch. Between two lengths it is linear, outside them flat; between two measured batches
-linear, below the smallest flat, above the largest in proportion to the rows (as if run in turns). All in whole
+A table has points: the latency of a whole batch, by its rows and the tokens of each. There is one curve over the length
+for each measured batch. Between two lengths it is linear, outside them flat; between two measured batches it is linear,
+below the smallest flat, above the largest proportional to the rows (as if run in turns). All values are whole
 nanoseconds, fractions cut off, so that every reader finds the same number.
 """
 
@@ -29,7 +29,7 @@ class LatencyTable:
 
     @classmethod
     def from_us(cls, points: Iterable[tuple[int, int, float]]) -> LatencyTable:
-        """Of points in microseconds; those that were measured repeatedly are averaged."""
+        """A table of points in microseconds; repeated measurements are averaged."""
         found: dict[tuple[int, int], list[float]] = {}
         for length, batch, us in points:
             found.setdefault((length, batch), []).append(us)
@@ -50,13 +50,13 @@ class LatencyTable:
         return _between(low, _line(below, length), high, _line(above, length), rows)
 
     def batches(self) -> list[int]:
-        """The batches that were measured, ascending."""
+        """The measured batches, ascending."""
         return sorted({batch for _, batch, _ in self.points})
 
 
 @functools.lru_cache(maxsize=1024)
 def _curves(points: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
-    """By ascending batch: its (length, ns) by ascending length."""
+    """The curve of each batch, by ascending batch: its (length, ns) by ascending length."""
     found: dict[int, list[tuple[int, int]]] = {}
     for length, batch, ns in points:
         found.setdefault(batch, []).append((length, ns))

@@ -1,6 +1,6 @@
 """The Triton model that the plugin answers as: one name for all runtimes of a repository, any length.
 
-Its folder lies beside those of the runtimes; the backend `arlo` (src/plugins/scheduler) reads the manifest beside it.
+Its folder lies next to those of the runtimes; the backend `arlo` (src/plugins/scheduler) reads the manifest there.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _HEADER = "# Written by Arlo; docs/plugin.md describes the parameters.\n"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalOptions:
-    """What config.pbtxt of the logical model says beside the tensors; what is None is left to the plugin's default."""
+    """The settings of the logical model's config.pbtxt, tensors excluded; None leaves the plugin's default."""
 
-    max_rows: int = 256  # of one request
+    max_rows: int = 256  # per request
     slo_ms: int | None = None
     timeout_ms: int | None = None
     policy: str | None = None
@@ -34,7 +34,7 @@ class LogicalOptions:
     engines: tuple[str, ...] = ()  # names of runtimes; empty: all static ones
 
     def parameters(self) -> dict[str, str]:
-        """As config.pbtxt has them: all values are text."""
+        """The parameters as config.pbtxt holds them: all values are text."""
         values = {
             field.name: str(getattr(self, field.name))
             for field in dataclasses.fields(self)
@@ -44,7 +44,7 @@ class LogicalOptions:
 
 
 def logical_config(manifest: Manifest, options: LogicalOptions) -> str:
-    """Text of config.pbtxt. Of the inputs only the token ids and what has no role must be sent."""
+    """The text of config.pbtxt. Among the inputs, only the token ids and those without a role are required."""
     lines = [
         f"name: {json.dumps(manifest.model)}",
         f'backend: "{BACKEND}"',
@@ -55,7 +55,7 @@ def logical_config(manifest: Manifest, options: LogicalOptions) -> str:
         "output [",
         ",\n".join(_output(tensor) for tensor in manifest.outputs if not tensor.on_request),
         "]",
-        # One instance takes requests and returns at once; the rows wait inside.
+        # One instance accepts requests and returns at once; the rows wait inside.
         "instance_group [ { count: 1 kind: KIND_CPU } ]",
     ]
     lines += [
@@ -70,7 +70,7 @@ def write_logical_model(
 ) -> Path:
     """Write the logical model's folder into a repository, and `library` (the backend) into it; returns the folder.
 
-    ConfigError when a runtime has the name of the model, or the options name a runtime that there is not.
+    ConfigError if a runtime has the name of the model, or the options name an unknown runtime.
     """
     options = options or LogicalOptions()
     if any(tensor.role == "tensor" for tensor in manifest.inputs):
@@ -86,7 +86,7 @@ def write_logical_model(
     (folder / "1" / "README").write_text("The plugin needs no files here; Triton needs the folder.\n")
     (folder / "config.pbtxt").write_text(logical_config(manifest, options))
     if library is not None:
-        # In place of what may be mapped into a running server: a new file, not new content.
+        # A running server may have the old file mapped, so this replaces the file instead of its content.
         fresh = folder / f".{LIBRARY}"
         shutil.copyfile(library, fresh)
         fresh.chmod(0o755)

@@ -1,6 +1,6 @@
-"""The manifest of a Triton model repository: what `arlo compile` built and `arlo serve` reads.
+"""The manifest of a Triton model repository, which `arlo compile` writes and `arlo serve` reads.
 
-It lies as `arlo.json` in the repository's root, beside the model folders (one per runtime). Triton ignores it.
+It is the file `arlo.json` in the repository's root, next to the model folders (one per runtime). Triton ignores it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FILE_NAME = "arlo.json"
 FORMAT = 2
 
 Role = Literal["ids", "mask", "other", "tensor"]
-Activation = Literal["softmax", "sigmoid", "identity", "tanh"]  # of logits; the names that the gateway knows, too
+Activation = Literal["softmax", "sigmoid", "identity", "tanh"]  # of logits; the gateway knows the same names
 AdaptationKind = Literal["none", "merge", "prompt", "prefix"]
 
 MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
 MAX_BATCH = 1 << 16  # rows
-MAX_LATENCY_US = (1 << 32) - 1  # what the contract with the gateway holds: 71 minutes
+MAX_LATENCY_US = (1 << 32) - 1  # the contract with the gateway holds no more: 71 minutes
 _NAME = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]{,250}")  # of a runtime, which is a folder of the repository
 _MODEL = re.compile(r"[^./\x00-\x1f\x7f-\x9f][^/\x00-\x1f\x7f-\x9f]{,199}")
 
@@ -71,20 +71,20 @@ class Importance:
 
     @property
     def maps(self) -> int:
-        """Attention maps that are summed: what a token receives on average."""
+        """The number of attention maps in the sum, which is also the mean importance of a token."""
         return self.layers * self.heads
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """What `arlo adapt` did to the model."""
+    """The changes that `arlo adapt` made to the model."""
 
     kind: AdaptationKind
     per_layer: tuple[int, ...]  # tokens that go in each layer, or prompts that it has
 
     @property
     def flips(self) -> bool:
-        """Whether rounding decides which of two equally alike tokens goes, so that devices may differ in it."""
+        """Whether rounding decides which of two equally similar tokens goes, so that devices may differ."""
         return self.kind == "merge"
 
 
@@ -106,7 +106,7 @@ class Verification:
     padding_diff: float  # largest change of an answer when the same row is padded further, or among other rows
     cosine: float | None = None  # lowest one; of embeddings
     agreement: float | None = None  # share of labels that are the same; of rerankers: of pairs of texts in that order
-    ties: float | None = None  # share that differs only where the original itself is all but undecided
+    ties: float | None = None  # share that differs only where the original itself is nearly undecided
     flipped: float | None = (
         None  # of one that merges or drops tokens: share of rows by another merge, see `arlo compile verify`
     )
@@ -126,41 +126,41 @@ class Runtime:
     dynamic: bool  # takes any length up to max_length
     engine: str  # onnxruntime, torch, tensorrt, tensorrt-rtx, emulated, simulated
     precision: str  # fp32, fp16, bf16
-    device: str  # what the latency was measured on; empty: not measured yet
+    device: str  # that the latency was measured on; empty: not measured yet
     latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
     verification: Verification | None = None  # None: emulated, or `arlo compile verify` found it wrong
     backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
     profiles: tuple[int, ...] = ()  # maximum lengths that one engine holds, its weights once
     kinds: tuple[str, ...] = ()  # how rows are laid out: static, dynamic, packed; empty: as `dynamic` says
     compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any
-    memory_mb: int | None = None  # of its worker's device, that it takes while it is loaded; None: not measured
+    memory_mb: int | None = None  # on its worker's device while it is loaded; None: not measured
     load_ms: int | None = None  # until a worker has loaded it; None: not measured
     # Path relative to the repository -> sha256.
     files: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def parts(self) -> tuple[Runtime, ...]:
-        """What a worker loads for it: itself, or the members of a bundle (arlo.catalog.bundle)."""
+        """The runtimes that a worker loads for it: itself, or the members of a bundle (arlo.catalog.bundle)."""
         return (self,)
 
     @property
     def table(self) -> LatencyTable:
-        """Its latency, as all that plan, dispatch or simulate read it."""
+        """Its latency table, as planning, dispatch and simulation read it."""
         return LatencyTable.from_us((point.length, point.batch, point.latency_us) for point in self.latency)
 
     def latency_ns(self, rows: int, length: int | None = None) -> int:
-        """Nanoseconds of a batch: at max_length, which a static runtime computes whatever comes; a dynamic one at
-        `length` tokens."""
+        """Nanoseconds of a batch: at max_length for a static runtime, which always computes that many; at `length`
+        tokens for a dynamic one."""
         return self.table.at_ns(length if self.dynamic and length is not None else self.max_length, rows)
 
     def rows_in_flight(self, batches: int) -> int:
-        """Rows that are sent to one instance at a time, with room counted in batches; bounded as in the contract."""
+        """Rows in flight to one instance at a time, with room counted in batches; bounded by the contract."""
         return min(batches * self.max_batch, MAX_BATCH)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Time of one row of `length` tokens on each kind of runtime, in microseconds; None where there is none."""
+    """The time of one row of `length` tokens on each kind of runtime, in microseconds; None if there is none."""
 
     length: int
     static_us: float | None  # on the shortest static runtime that takes it
@@ -182,7 +182,7 @@ class Recommendation:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """All that serving needs to know of a compiled model."""
+    """Everything that serving needs to know about a compiled model."""
 
     model: str  # the logical model's name
     # embedding, sequence-classification, reranker, token-classification, question-answering, emulated; of tensors
@@ -194,21 +194,21 @@ class Manifest:
     outputs: tuple[OutputTensor, ...]
     runtimes: tuple[Runtime, ...]  # ascending max_length
     tools: dict[str, str] = dataclasses.field(default_factory=dict)  # package -> version
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # what the build was asked for
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # that the build was given
     recommendation: Recommendation | None = None  # None: too little was measured to compare
     labels: tuple[str, ...] = ()  # names of a classifier's classes, in the order of its logits; empty: not known
-    prompts: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, what a client can have before a text
-    default_prompt: str = ""  # name of the prompt of requests that name none; empty: no prompt
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, texts that may precede a client's
+    default_prompt: str = ""  # name of the prompt for requests that name none; empty: no prompt
     dimensions: int = 0  # vectors are cut to so many unless a request asks for another size; 0: whole
-    # What makes probabilities of a classifier's logits, and a score of a reranker's. Empty: the model has no logits of
+    # Turns a classifier's logits into probabilities, and a reranker's into a score. Empty: the model has no logits of
     # labels, or comes from an older build: softmax, or sigmoid of a single label.
     label_activation: Activation | Literal[""] = ""
     score_activation: Activation | Literal[""] = ""
-    words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
+    words: Words | None = None  # which ids begin a word; None: no tokenizer, or one that does not mark words
     importance: Importance | None = None  # None: there is no such output
     adaptation: Adaptation | None = None  # None: it was not adapted
-    # That share the model, in the order of their numbers, with the names of their classes: its input `task` says which
-    # one a row is of, and the first of its logits are that task's. Empty: there is no such input.
+    # Tasks that share the model, in the order of their numbers, with the names of their classes: its input `task` gives
+    # a row's task, whose logits come first. Empty: there is no such input.
     tasks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     counts: str = ""  # the output that says how many children each row has; empty: none has any
     # Not in the file: runtimes that a logical model in the repository answers with (docs/plugin.md), as found there. A
@@ -218,11 +218,11 @@ class Manifest:
 
     @property
     def models(self) -> tuple[Manifest, ...]:
-        """Of each model that the workers hold: this one, or several (arlo.catalog.joined)."""
+        """The manifests of all models on the workers: this one, or several (arlo.catalog.joined)."""
         return (self,)
 
     def of(self, runtime: Runtime) -> Manifest:
-        """The manifest of the model that a runtime is of."""
+        """The manifest of the model that a runtime belongs to."""
         return self
 
     def save(self, repository: Path) -> None:
@@ -248,7 +248,7 @@ class Manifest:
             raise ConfigError(f"{path} is not JSON ({error}): build the repository again") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             raise ConfigError(f"{path} is not of manifest format {FORMAT}: build the repository again")
-        raw.pop("fit", None)  # which was measured once, and nothing went by it
+        raw.pop("fit", None)  # an obsolete measurement that no code reads
         try:
             manifest = cls(
                 **{
@@ -307,7 +307,7 @@ def _words(raw: dict[str, Any] | None) -> Words | None:
 
 
 def check(manifest: Manifest) -> Manifest:
-    """The manifest, where it can be served. ConfigError says why it cannot, before anything of it is written."""
+    """The manifest, if it can be served; else a ConfigError gives the reason before anything of it is written."""
     if problem := next(_problems(manifest), None):
         raise ConfigError(problem)
     return manifest
@@ -319,14 +319,14 @@ def outside(file: object) -> bool:
 
 
 def name_problem(name: object) -> str:
-    """Why this is no name of a model, which is a folder; empty where it is one."""
+    """Why this cannot be a model's name, which is a folder; empty if it can."""
     if isinstance(name, str) and _MODEL.fullmatch(name):
         return ""
     return f"'{printable(str(name))}' cannot name a model: use up to 200 characters, no / and no first dot"
 
 
 def _problems(manifest: Manifest) -> Iterator[str]:
-    """What cannot be served, in words. The file may have been written by hand, or damaged."""
+    """The reasons why the manifest cannot be served. The file may have been written by hand, or damaged."""
     if problem := name_problem(manifest.model):
         yield problem
     if manifest.tokenizer is not None and outside(manifest.tokenizer):
@@ -384,7 +384,7 @@ def _tensor_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _length_problems(manifest: Manifest) -> Iterator[str]:
-    """Of a model of tensors alone, whose rows all have one length."""
+    """The length problems of a model of tensors alone, whose rows all have one length."""
     try:
         length = row_length(manifest.inputs)
     except ValueError as error:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def merge_schedule(tokens: int, layers: int, merge: int, *, protected: int = 1) -> list[int]:
-    """Tokens that each layer merges away: `merge`, or fewer where no more are left to pair. Shape [layers]."""
+    """The tokens that each layer merges away: `merge`, or fewer if no more are left to pair. Shape [layers]."""
     found = []
     for _ in range(layers):
         found.append(max(0, min(merge, (tokens - protected) // 2)))
@@ -20,13 +20,13 @@ def merge_schedule(tokens: int, layers: int, merge: int, *, protected: int = 1) 
 
 
 def clamped(tokens: int, layers: int, merge: int, *, protected: int = 1) -> bool:
-    """Whether some layer has too few tokens for its part: accuracy falls off a cliff there."""
+    """Whether some layer has too few tokens for its share; accuracy drops sharply there."""
     return merge_schedule(tokens, layers, merge, protected=protected) != [merge] * layers
 
 
 def usual_merges(tokens: int, layers: int, *, protected: int = 1) -> list[int]:
-    """Merges a layer that take away 0, 15, 30, 45 and 60 % of the tokens that all layers compute, ascending, as far as
-    no layer has too few for them."""
+    """The merges per layer that remove 0, 15, 30, 45 and 60 % of the tokens that all layers compute, ascending, as long
+    as every layer has enough tokens."""
     found = {round(share * 2 * tokens / (layers + 1)) for share in (0, 0.15, 0.3, 0.45, 0.6)}
     return sorted(merge for merge in found if not clamped(tokens, layers, merge, protected=protected))
 
@@ -56,7 +56,7 @@ def multiplications(tokens: int, layers: int, change: int, *, width: int, protec
 
 
 def merged_multiplications(tokens: int, merged: Sequence[int], *, width: int) -> float:
-    """The same for an explicit schedule of merged tokens, [layers]."""
+    """Multiply-adds for an explicit schedule of merged tokens, [layers]."""
     before, after = [], []
     for count in merged:
         before.append(tokens)

@@ -1,7 +1,7 @@
-"""Tasks that share one model: the input that says which one a row is of.
+"""Tasks that share one model: its input says which task a row belongs to.
 
-`task` is INT64 [rows, 1], the number of the row's task. A task keeps its number: new ones come behind those that are
-there. A row's logits are as many as the largest task has classes; the first are its own, the others NO_CLASS.
+`task` is INT64 [rows, 1], the number of the row's task. A task keeps its number: new ones are added at the end. A row
+has as many logits as the largest task has classes; the first are its own, the others NO_CLASS.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 TASK = "task"
 MOST_TASKS = 1024  # as in the gateway
-NO_CLASS = -8192.0  # that every precision holds exactly, and of which no softmax makes more than 0
+NO_CLASS = -8192.0  # exact in every precision; no softmax makes more than 0 of it
 
 
 def task_input(count: int) -> InputTensor:
-    """The input, of so many tasks."""
+    """The input `task` of a model with `count` tasks."""
     from arlo.catalog.manifest import InputTensor
 
     return InputTensor(name=TASK, datatype="INT64", role="tensor", dims=(1,), vocabulary=count)
 
 
 def task_problems(tasks: Mapping[str, Sequence[str]], inputs: Sequence[InputTensor]) -> Iterator[str]:
-    """What cannot be served, in words."""
+    """The reasons why the tasks cannot be served."""
     if not tasks:
         return
     if not all(isinstance(name, str) and name and labels for name, labels in tasks.items()):

@@ -1,9 +1,9 @@
 """Inputs that are not by token: pictures, texts, and numbers that belong to a row as a whole.
 
-A row of tokens has a length of its own. So has one of tensors where the first dim of one of them is -1, which is that
-length. Otherwise all rows of the model are alike, by the `length_rule` of its first tensor: `constant` is 1, and
-`patches:P` counts squares of P x P over the last two dims, and one more token, as vision transformers have it. Another
-resolution is another model.
+Rows of tokens differ in length. So do rows of tensors if the first dim of one tensor is -1: that dim is the length.
+Otherwise all rows of the model are alike, by the `length_rule` of its first tensor: `constant` is 1, and `patches:P`
+counts squares of P x P over the last two dims, plus one token, as in vision transformers. Another resolution is another
+model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DATATYPES = (
 _ITEM = {name: int("".join(filter(str.isdigit, name)) or 8) // 8 for name in DATATYPES if name != "BYTES"}
 MAX_DIMS = 7
 MAX_ROW_BYTES = 1 << 30
-# Of models that are compiled here.
+# For models that are compiled here.
 DTYPES: dict[str, Any] = {
     "FP32": np.float32,
     "FP16": np.float16,
@@ -38,9 +38,9 @@ _RULE = re.compile(r"constant|patches:([1-9][0-9]{0,4})")
 
 
 def row_length(inputs: Sequence[InputTensor]) -> int | None:
-    """Tokens of every row; None where rows have a length of their own.
+    """The tokens of every row; None if rows differ in length.
 
-    ValueError for a rule that there is not, or that does not suit its dims.
+    ValueError for an unknown rule, or one that does not suit its dims.
     """
     if not inputs or any(tensor.role != "tensor" or tensor.dims[:1] == (-1,) for tensor in inputs):
         return None
@@ -57,7 +57,7 @@ def row_length(inputs: Sequence[InputTensor]) -> int | None:
 
 
 def sample(tensor: InputTensor, seed: Sequence[int]) -> NDArray[Any]:
-    """A row [dims] of numbers drawn from `seed`, always the same: what a model is verified and measured with."""
+    """A row [dims] of numbers drawn from `seed`, always the same, for verifying and measuring a model."""
     draws, dtype = np.random.default_rng(list(seed)), DTYPES[tensor.datatype]
     if np.issubdtype(dtype, np.floating):
         return draws.standard_normal(tensor.dims, np.float32).astype(dtype)
@@ -65,7 +65,7 @@ def sample(tensor: InputTensor, seed: Sequence[int]) -> NDArray[Any]:
 
 
 def tensor_problems(inputs: Sequence[InputTensor]) -> Iterator[str]:
-    """What cannot be served of the inputs of role tensor, in words."""
+    """The reasons why the inputs of role tensor cannot be served."""
     alone = all(tensor.role == "tensor" for tensor in inputs)
     for tensor in inputs:
         if tensor.role != "tensor":

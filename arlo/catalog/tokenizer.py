@@ -1,4 +1,4 @@
-"""The tokenizer of a compiled model, as bytes: the gateway makes text into token ids with it."""
+"""The tokenizer of a compiled model, as bytes: the gateway turns text into token ids with it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from arlo.catalog.manifest import Manifest
 
-# WordPiece vocabularies take up to 3 MiB, Unigram ones of many languages 17. A deployment, which may be of many models,
-# has to fit into one message of 64 MiB.
+# WordPiece vocabularies take up to 3 MiB, Unigram ones of many languages 17. A deployment, which may hold many models,
+# must fit into one message of 64 MiB.
 MOST_BYTES = 24 << 20
 
 
 def read_tokenizer(repository: Path, manifest: Manifest) -> bytes:
-    """The bytes of a model's tokenizer.json. None where it has none, or its file is gone or too large: it takes ids."""
+    """The bytes of a model's tokenizer.json. None if it has none, or its file is gone or too large: it takes ids."""
     if manifest.tokenizer is None:
         return b""
     path = repository / manifest.tokenizer
@@ -26,5 +26,5 @@ def read_tokenizer(repository: Path, manifest: Manifest) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, changed: int) -> bytes:
-    """Of a file as it was at that time: a deployment is written again and again."""
+    """The bytes of a file as of that time, cached because a deployment is written repeatedly."""
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""TOML that Arlo writes, for people to read on and for `tomllib` to read back."""
+"""TOML that Arlo writes for people and for `tomllib` to read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(document: Mapping[str, Any], comment: str = "") -> str:
-    """Tables by name as TOML. A list of mappings is an array of tables, also within a table; any other mapping within a
-    table is inline. What is None is left out."""
+    """Tables by name as TOML. A list of mappings becomes an array of tables, also within a table; any other mapping
+    within a table becomes inline. None is left out."""
     parts = [text for name, value in document.items() for text in _tables(name, value)]
     return "\n".join([*([f"# {comment}\n"] if comment else []), *parts])
 
@@ -41,7 +41,7 @@ def _key(name: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """A value on the right side of a key."""
+    """The TOML of a value, for the right side of a key."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | Path):

@@ -1,7 +1,7 @@
-"""Which token ids begin a word: what it takes to leave whole words out of a text of which only the ids are at hand.
+"""Which token ids begin a word, so that whole words can be removed from a text that is known only by its ids.
 
-Words are those of the tokenizer's pre-tokenisation: WordPiece marks what continues a word (`##ing`), byte-level BPE and
-SentencePiece mark what begins one (`Ġnot`, `▁not`). With the latter "don't," is one word: what goes, goes whole.
+Words are those of the tokenizer's pre-tokenisation: WordPiece marks the continuation of a word (`##ing`), byte-level
+BPE and SentencePiece its beginning (`Ġnot`, `▁not`). With the latter "don't," is one word, removed as a whole.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ OUTSIDE = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """Of a vocabulary. An id outside it is a word by itself."""
+    """The word beginnings of a vocabulary. An id outside it is a word by itself."""
 
     kind: str  # wordpiece, byte-level or metaspace
     vocabulary: int  # ids are 0 to this - 1
     starts: str  # base64 of a bit for each id, lowest bit first: 1 where it begins a word; 3.8 KB for BERT's
-    special: tuple[int, ...]  # ids that are no text, as CLS and SEP; they stand between words
+    special: tuple[int, ...]  # ids that are not text, such as CLS and SEP; they stand between words
 
     @classmethod
     def of(cls, kind: str, starts: NDArray[np.bool_], special: Sequence[int]) -> Words:
-        """Of a truth value for each id, shape [vocabulary]."""
+        """The word beginnings from a truth value for each id, shape [vocabulary]."""
         bits = base64.b64encode(np.packbits(starts, bitorder="little").tobytes()).decode()
         return cls(kind=kind, vocabulary=len(starts), starts=bits, special=tuple(sorted(special)))
 
     def table(self) -> NDArray[np.bool_]:
-        """Whether an id begins a word, shape [vocabulary]. ValueError when the bits are not those of the vocabulary."""
+        """Whether each id begins a word, shape [vocabulary]. ValueError if the bits do not match the vocabulary."""
         packed = np.frombuffer(base64.b64decode(self.starts, validate=True), np.uint8)
         if len(packed) != (self.vocabulary + 7) // 8:
             raise ValueError(f"words: {len(packed)} bytes for a vocabulary of {self.vocabulary}")
@@ -41,7 +41,7 @@ class Words:
     def of_tokens(self, ids: Sequence[int]) -> NDArray[np.int32]:
         """The number of each token's word, from 0, shape [tokens]; OUTSIDE for special tokens.
 
-        What follows a special token begins a word, marked or not: the first word of a text has no space before it.
+        A token after a special token begins a word, marked or not: the first word of a text has no space before it.
         """
         starts, special = self.table(), frozenset(self.special)
         words = np.full(len(ids), OUTSIDE, np.int32)

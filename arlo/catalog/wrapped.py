@@ -1,7 +1,7 @@
-"""Models that were not compiled here, as stages of a pipeline: their tensors, as a file says, and code or an engine of
-any kind. What is written is a Triton repository of one model, and its manifest.
+"""Models that were not compiled here, as stages of a pipeline: a file describes their tensors, and code or an engine of
+any kind computes them. The output is a Triton repository of one model, and its manifest.
 
-Triton takes whatever such a model does; the gateway reads what its file says, and cuts and joins rows by it.
+Triton accepts any computation; the gateway reads the model's description, and cuts and joins rows by it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OUTPUT = {"name", "datatype", "dims", "token_level", "on_request", "of_children
 
 
 def wrap(file: Path, folder: Path) -> Manifest:
-    """Write the repository `folder` of the model that the TOML `file` describes. ConfigError says what is wrong."""
+    """Write the repository `folder` of the model that the TOML `file` describes. ConfigError if the file is wrong."""
     try:
         raw = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The command line. `main` is the `arlo` program; commands.py lists its subcommands, each in a module of its own."""
+"""The command line. `main` is the `arlo` program; commands.py lists its subcommands, each in a separate module."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ _AGAIN_S = 0.05
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """See arlo.cli.app.main; a Ctrl-C while that is imported ends as any other one."""
+    """See arlo.cli.app.main; a Ctrl-C during its import ends like any other."""
     lost = _LostInterrupts()
     try:
         from arlo.cli import app
@@ -26,9 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _LostInterrupts:
-    """Ctrl-C that Python cannot raise where it comes (in a callback of an import, or in C) is printed and forgotten.
+    """Python cannot raise a Ctrl-C in a callback of an import or in C: it prints and forgets it.
 
-    It is sent again a moment later instead, and nothing is printed.
+    Here it is sent again a moment later instead, and nothing is printed.
     """
 
     any = False  # of this process' command
@@ -64,7 +64,7 @@ class _LostInterrupts:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether it comes of a Ctrl-C: an import that is broken off may say something else."""
+    """Whether the error comes from a Ctrl-C: an interrupted import may raise another error."""
     if error is not None and _LostInterrupts.any:
         return True
     while error is not None and not isinstance(error, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""`python -m arlo.cli`: the same as `arlo`."""
+"""`python -m arlo.cli`: another way to run `arlo`."""
 
 import sys
 

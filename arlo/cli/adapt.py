@@ -56,7 +56,7 @@ Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions; DINOv2
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Add `adapt`."""
+    """Add the parser of `adapt`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "adapt", help="variants of one model that merge tokens", description=DESCRIPTION, epilog=EPILOG
     )
@@ -112,7 +112,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make, verify, measure, compile; then write and print what was found."""
+    """Make, verify, measure, compile; then write and print the results."""
     from arlo.compile.adapt.tasks import parse_tasks
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions, parse_lengths
@@ -186,7 +186,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _requests(histogram: str | None, found: Sequence[dict[str, Any]]) -> dict[int, float]:
-    """Rows by their tokens: of a length specification, or as the measured rows were."""
+    """The number of rows by their tokens: from a length specification, or as measured."""
     if histogram is not None:
         from arlo.traces.traffic import traffic
 
@@ -204,8 +204,8 @@ def _usual(subject: Subject) -> list[int]:
 
 
 def plans_of(subject: Subject, wanted: Sequence[tuple[AdaptationKind, int]], lengths: Sequence[int]) -> list[Plan]:
-    """The variants of each kind and count, at all lengths at which they can be, the longest last. ConfigError where a
-    count cannot be at the longest one."""
+    """The variants of each kind and count, at all lengths that they support, the longest last. ConfigError if a count
+    does not support the longest one."""
     plans = []
     for kind, count in wanted:
         for length in lengths[:-1]:
@@ -223,7 +223,7 @@ def subject_of(
     options: Options,
     before: Before | None = None,
 ) -> Subject:
-    """What is adapted, with its tasks. before: those that there are already. ConfigError."""
+    """The model to adapt, with its tasks. before: the existing ones. ConfigError."""
     from arlo.compile.adapt.fitted import NOTHING
 
     before, cache = before or NOTHING, cache_of(options)
@@ -248,7 +248,7 @@ def subject_of(
 
 
 def cache_of(options: Options) -> Cache:
-    """Where the steps are kept."""
+    """The cache of the steps."""
     from arlo.compile.cache import Cache, Hasher
     from arlo.compile.options import CompileOptions
 
@@ -256,7 +256,7 @@ def cache_of(options: Options) -> Cache:
 
 
 def examiner_of(subject: Subject, options: Options, report: Reporter, out: Path, threads: int) -> Examiner:
-    """What makes the variants below `out`."""
+    """The examiner that makes the variants below `out`."""
     from arlo.compile.adapt.kept import Examiner
 
     return Examiner(subject, cache_of(options), report, out, threads)
@@ -264,7 +264,7 @@ def examiner_of(subject: Subject, options: Options, report: Reporter, out: Path,
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """Of what is adapted."""
+    """The options of an adaptation."""
 
     source: Path
     out: Path
@@ -298,14 +298,14 @@ def _counts(option: str, text: str) -> list[int]:
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Report progress."""
     print(f"adapt: {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def telling(plans: Sequence[Plan], *, latency: bool, compiled: bool) -> Iterator[tuple[Reporter, TimeLeft]]:
-    """A reporter of the steps of these plans, and the time that they still take: a line as each ends, with how many of
-    how many and the seconds that are left. A Ctrl-C is told what becomes of what is finished."""
+    """A reporter of the steps of these plans, and the time that they still take: one line as each step ends, with its
+    number, their count and the seconds left. After a Ctrl-C it reports that finished steps are kept."""
     from arlo.compile.adapt.measure import ROUNDS
     from arlo.compile.progress import Progress, Reporter, TimeLeft
 
@@ -342,13 +342,13 @@ class Repository:
 
     @classmethod
     def of(cls, result: dict[str, Any]) -> Repository:
-        """As the variants of an adapt.json were."""
+        """The settings that the variants of an adapt.json were compiled with."""
         return cls(**{each.name: result[each.name] for each in dataclasses.fields(cls) if each.name in result})
 
 
 def build(report: Reporter, plan: Plan, out: Path, name: str, kind: Repository, *, several: bool) -> None:
-    """The repository of a variant that was exported in `out`, below PARTS. several: of several lengths, so that its
-    model has the name of the count and its runtimes' names have the length."""
+    """Build the repository of a variant that was exported to `out`, below PARTS. several: there are several lengths, so
+    its model takes the name of the count and its runtimes' names include the length."""
     from arlo.catalog.manifest import Adaptation
     from arlo.compile.options import CompileOptions
     from arlo.compile.pipeline import compile_model
@@ -371,7 +371,7 @@ def build(report: Reporter, plan: Plan, out: Path, name: str, kind: Repository, 
 
 
 def publish_variants(found: Sequence[dict[str, Any]], out: Path) -> None:
-    """The repositories that were built below PARTS put in place, those of a count's several lengths as one; said as
+    """Move the repositories that were built below PARTS into place, those of a count's several lengths as one, and set
     `repository` in `found`."""
     from arlo.compile.repository.several import put_together
 

@@ -1,4 +1,4 @@
-"""The folder that `arlo adapt` writes: what was found as adapt.json; made of it, tokens.toml for `arlo simulate`, and
+"""The folder that `arlo adapt` writes: the results as adapt.json, and made from it tokens.toml for `arlo simulate`, and
 flow.toml with serve.toml for `arlo serve`."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from arlo.planning.lengths.pairs import Engine
 
 FILE = "adapt.json"
-TASKS = "tasks"  # a folder: what was fitted for each task that has a name
+TASKS = "tasks"  # a folder: the fitted parts of each task that has a name
 PARTS = ".parts"  # a folder while repositories are built
 
 
@@ -27,7 +27,7 @@ def read_adapted(folder: Path) -> dict[str, Any]:
     """adapt.json. ConfigError when there is none."""
     try:
         found: dict[str, Any] = json.loads((folder / FILE).read_text())
-        for each in found["variants"]:  # before there were several lengths, these stood once for all
+        for each in found["variants"]:  # older files give these once for all lengths
             each.setdefault("length", found["length"])
             each.setdefault("rows", found["rows"]["measured"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -38,7 +38,7 @@ def read_adapted(folder: Path) -> dict[str, Any]:
 
 
 def write_adapted(result: Mapping[str, Any], out: Path) -> None:
-    """adapt.json, and the files that are made of it; each whole, and flow.toml, which `arlo serve` follows, last."""
+    """Write adapt.json and the files made from it; each whole, and flow.toml, which `arlo serve` follows, last."""
     _write(out / FILE, json.dumps(result, indent=1) + "\n")
     _write(out / "tokens.toml", tokens_file(result))
     if "repository" in result["variants"][0]:
@@ -54,7 +54,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def described(examined: Examined, subject: Subject) -> dict[str, Any]:
-    """A variant of one maximum length in adapt.json. Of those that are not the longest, of the rows that fit."""
+    """A variant of one maximum length in adapt.json. All but the longest are measured on the rows that fit."""
     import numpy as np
 
     from arlo.catalog.flow_outcomes import interval
@@ -97,7 +97,7 @@ def described(examined: Examined, subject: Subject) -> dict[str, Any]:
 
 
 def merged(before: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
-    """A variant with what was measured of another task."""
+    """A variant with the measurements of another task added."""
     from arlo.catalog.flow_outcomes import interval
 
     def both(old: dict[str, Any], new: dict[str, Any], counts: tuple[int, int]) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def merged(before: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_repository(variants: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The variants by the repository that they are served from, ascending by length: of several lengths those of a
-    count are one."""
+    """The variants by the repository that they are served from, ascending by length: the several lengths of a count
+    share one."""
     several = len({each["length"] for each in variants}) > 1
     found: dict[str, list[dict[str, Any]]] = {}
     for each in sorted(variants, key=lambda one: int(one["length"])):
@@ -135,7 +135,7 @@ def by_repository(variants: Sequence[dict[str, Any]]) -> dict[str, list[dict[str
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Count:
-    """A token count as it is served: each row by the shortest of its engines that the row fits."""
+    """A token count as it is served: each row uses the shortest engine that it fits."""
 
     name: str  # of its repository
     engines: tuple[Mapping[str, Any], ...]  # in adapt.json, ascending by length
@@ -145,7 +145,7 @@ class Count:
 
     @property
     def tokens(self) -> int:
-        """That each layer adds, or, below 0, that go in it."""
+        """The tokens that each layer adds, or, below 0, merges away."""
         return int(self.engines[0]["tokens"])
 
     @property
@@ -159,7 +159,7 @@ class Count:
 
 
 def counts_of(result: Mapping[str, Any]) -> list[Count]:
-    """What is served of an adapt.json, ascending by tokens; of counts with the same tokens the most accurate one."""
+    """The served counts of an adapt.json, ascending by tokens; of counts with the same tokens the most accurate one."""
     best: dict[int, Count] = {}
     for name, engines in by_repository(result["variants"]).items():
         found = _count(name, engines)
@@ -187,8 +187,8 @@ def _count(name: str, engines: Sequence[Mapping[str, Any]]) -> Count:
 
 
 def tokens_file(result: Mapping[str, Any]) -> str:
-    """What was found as a file for `arlo simulate`: three classes of queries of each task, as long as the measured
-    rows were."""
+    """The results as a file for `arlo simulate`: three classes of queries of each task, as long as the measured rows
+    were."""
     counts = counts_of(result)
     slo_ms = float(result["slo_ms"])
     tasks = list(counts[0].by_task)
@@ -225,7 +225,7 @@ def _rounded(values: Sequence[float]) -> list[float]:
 
 
 def _lengths(count: Count) -> str:
-    """The measured rows' lengths as a distribution, even within each bin."""
+    """The measured rows' lengths as a distribution, uniform within each bin."""
     rows: dict[int, int] = {}
     for bins in count.bins_by_task.values():
         for each in bins:
@@ -258,16 +258,16 @@ admin_address = "127.0.0.1:8003"
 """
 
 
-FEW_ROWS = 100  # a length bin with fewer measured rows of a task is put together with the one above
-ALL_ROWS = 200  # what a bin of so many rows says counts half beside what rows of all lengths say
+FEW_ROWS = 100  # a length bin with fewer measured rows of a task is merged with the one above
+ALL_ROWS = 200  # in a bin of so many rows, its own accuracy counts half, that of all lengths the other half
 
 
 def length_bins(
     measured: Mapping[str, Sequence[Mapping[str, Any]]], by_task: Mapping[str, float]
 ) -> tuple[list[int], dict[str, list[float]]]:
-    """Ends of length bins that enough rows were `measured` of, by task; and the accuracy in each, drawn towards
-    `by_task`, that of all lengths, as if `ALL_ROWS` more had been measured with it: a bin of few rows differs by
-    chance. Nothing where there are no two such bins."""
+    """Ends of length bins that have enough `measured` rows, by task; and the accuracy in each, drawn towards `by_task`,
+    that of all lengths, as if `ALL_ROWS` more had been measured with it: a bin of few rows differs by chance. Empty if
+    there are no two such bins."""
     if not measured or measured.keys() != by_task.keys():
         return [], {}
     rows = {task: {each["max_length"]: each["rows"] for each in bins} for task, bins in measured.items()}
@@ -295,8 +295,8 @@ def length_bins(
 
 
 def flow_file(result: Mapping[str, Any]) -> str:
-    """What was found as a flow of one stage, for `arlo serve`: the variants of more and less tokens are its own."""
-    here = result.get("engine", "onnxruntime") == "onnxruntime"  # else what it takes is in the repository
+    """The results as a flow of one stage, for `arlo serve`: it gets all variants of more and fewer tokens."""
+    here = result.get("engine", "onnxruntime") == "onnxruntime"  # other engines state their needs in the repository
     variants = []
     for each in reversed(counts_of(result)):
         ends, by_length = length_bins(each.bins_by_task, each.by_task)
@@ -322,8 +322,8 @@ def flow_file(result: Mapping[str, Any]) -> str:
 
 
 def engines_of(variants: Sequence[Mapping[str, Any]], folder: str = "") -> list[Engine]:
-    """The variants of an adapt.json as pairs of length and tokens, with the accuracy of each length bin that was
-    measured; a bin without rows has that of the next one. Of several with the same pair the most accurate one."""
+    """The variants of an adapt.json as pairs of length and tokens, with the measured accuracy of each length bin; a bin
+    without rows has that of the next one. Of several with the same pair the most accurate one."""
     from arlo.planning.lengths.pairs import Engine
 
     engines = []
@@ -345,8 +345,8 @@ def engines_of(variants: Sequence[Mapping[str, Any]], folder: str = "") -> list[
 def chosen_pairs(
     variants: Sequence[dict[str, Any]], counts: Mapping[int, float], worth_us: float, most: int
 ) -> list[dict[str, Any]]:
-    """The variants that pay for rows of these lengths, as `arlo compile lengths --adapted` chooses them, and the
-    longest one of each count among them, for a count takes every row. ConfigError."""
+    """The variants that pay for rows of these lengths, as `arlo compile lengths --adapted` chooses them, and always the
+    longest one of each count, for a count takes every row. ConfigError."""
     from arlo.planning.lengths.pairs import choose_pairs
 
     found = choose_pairs(engines_of(variants), counts, worth_us=worth_us, most=most)

@@ -56,7 +56,7 @@ ARLO_DEBUG=1 in the environment shows the Python trace of an error.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parsers:
-    """The top parser; and, where one command was asked for, its parser and its module."""
+    """The top parser; and, if one command was asked for, its parser and its module."""
 
     top: argparse.ArgumentParser
     command: argparse.ArgumentParser | None = None
@@ -84,7 +84,7 @@ def build_parsers(only: str | None = None) -> Parsers:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code (see EXIT_CODES)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # gRPC's own remarks on connections that come and go would stand among our log lines.
+    # gRPC's log of connections that come and go would appear among our log lines.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         return _run(arguments)
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Say what went wrong, in words; the exit code."""
+    """Print the error in words; return the exit code."""
     if os.environ.get("ARLO_DEBUG"):
         traceback.print_exc()
     if interrupted(error):

@@ -1,4 +1,4 @@
-"""Compile what a configuration names, for `arlo serve` (when it is missing) and `make demo`."""
+"""Compile the model that a configuration names, for `arlo serve` (if it is missing) and `make demo`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_built(config: Config) -> bool:
-    """Whether the repository is there."""
+    """Whether the repository exists."""
     from arlo.catalog.manifest import FILE_NAME
 
     return (config.model.repository / FILE_NAME).is_file()
@@ -24,8 +24,8 @@ def build(config: Config, stream: TextIO, *, beyond_limit: bool = False) -> Mani
     """Compile model.source into model.repository: the lengths of the allocation and the default ones below them, or the
     default ones alone, and the dynamic runtime.
 
-    beyond_limit: as of CompileOptions. Progress goes to `stream`, one line a step. Steps that were done before are
-    taken from the cache.
+    beyond_limit: see CompileOptions. Progress goes to `stream`, one line a step. Steps that were done before are taken
+    from the cache.
     """
     from arlo.compile import DEFAULT_LENGTHS, CompileOptions, compile_model
 
@@ -46,7 +46,7 @@ def build(config: Config, stream: TextIO, *, beyond_limit: bool = False) -> Mani
 
     return compile_model(
         CompileOptions(
-            # A relative path is taken from the configuration's folder; what is not there can be the demo model's name.
+            # A relative path is taken from the configuration's folder; a missing one can be the demo model's name.
             source=source if source.exists() else Path(source.name),
             out=config.model.repository,
             name=config.model.name,
@@ -54,7 +54,7 @@ def build(config: Config, stream: TextIO, *, beyond_limit: bool = False) -> Mani
             if allocated
             else None,
             beyond_limit=beyond_limit,
-            dynamic=True,  # what pays here is found out by comparing with it
+            dynamic=True,  # the recommendation compares the lengths with it
         ),
         show,
     )

@@ -1,7 +1,7 @@
 """The commands and their actions: name, module, one line. A module is imported only when it is asked for.
 
-A module has add_parser(subparsers) -> ArgumentParser, and run(args) -> exit code (None is 0). Where a command has
-arguments, as `arlo compile SOURCE`, the name of an action takes precedence: `arlo compile inspect REPOSITORY`.
+A module has add_parser(subparsers) -> ArgumentParser, and run(args) -> exit code (None is 0). If a command has
+arguments, as in `arlo compile SOURCE`, the name of an action takes precedence: `arlo compile inspect REPOSITORY`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Command:
 
     @property
     def word(self) -> str:
-        """What its parser is called."""
+        """The name of its parser."""
         return self.name.split()[-1]
 
 
@@ -78,7 +78,7 @@ def add(subparsers: Any, command: Command) -> tuple[argparse.ArgumentParser, Any
         parser.epilog = "\n".join([*([parser.epilog.rstrip(), ""] if parser.epilog else []), "actions:", *lines])
     for each in [parser, *nested(parser)]:
         each.formatter_class = HelpFormatter
-        # `--demand -1,1` is a wrong number, which the command names, not an option.
+        # `--demand -1,1` is a wrong number, which the command reports, not an option.
         each._negative_number_matcher = NEGATIVE_NUMBERS
     return parser, module
 

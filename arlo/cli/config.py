@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _use(args: argparse.Namespace, config: Any) -> int:
-    """Write the point down, and wait until the gateway has it; 1 when it has not in time."""
+    """Write the point to the file, and wait until the gateway has it; 1 if it does not in time."""
     from arlo.control.watch.point import choose_point
 
     if (args.point is None) != args.reset:
@@ -144,18 +144,18 @@ async def _await(address: str, model: str, wanted: str) -> str | None:
 
 
 def effective(loaded: Any) -> dict[str, Any]:
-    """Section -> key -> value, with defaults, in the words of the file; keys without a value are left out. `model` is a
-    list of sections where there are several."""
+    """Section -> key -> value, with defaults, spelled as in the file; keys without a value are left out. `model` is a
+    list of sections if there are several."""
     from arlo.config.model import SECTIONS
 
     models = [{"default_timeout_ms": model.timeout_ms, **_keys(model)} for model in loaded.models]
     given = {name: getattr(loaded, name) for name in SECTIONS}
     sections: dict[str, Any] = {name: _keys(section) for name, section in given.items() if section is not None}
     if loaded.cascade is not None:
-        del sections["model"]  # its stages are
+        del sections["model"]  # its stages are the models
         sections["cascade"]["default_timeout_ms"] = loaded.cascade.timeout_ms
     elif loaded.pipeline is not None:
-        del sections["model"]  # its variants are
+        del sections["model"]  # its variants are the models
     else:
         sections["model"] = models if loaded.more_models else models[0]
     if loaded.workers.kind == "local":
@@ -171,7 +171,7 @@ def _keys(section: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON and TOML have it."""
+    """The value in a form that JSON and TOML can hold."""
     if isinstance(value, Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value

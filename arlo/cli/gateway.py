@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Become the gateway: this process is replaced by it."""
+    """Replace this process with the gateway."""
     from arlo import config as configuration
     from arlo.config.gateway import gateway_json
     from arlo.control.gateway.process import gateway_program, write_gateway_config

@@ -1,4 +1,4 @@
-"""`arlo compile lengths`: which maximum lengths to compile for, without compiling anything."""
+"""`arlo compile lengths`: choose the maximum lengths to compile for, without compiling anything."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Choose and print."""
+    """Choose the lengths and print them."""
     from arlo.compile.lengths.show import as_dict, sentences, table
     from arlo.compile.options import parse_lengths
     from arlo.compile.steps.lengths import choose_lengths
@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pairs(args: argparse.Namespace) -> int:
-    """Lengths and token counts together."""
+    """Choose lengths and token counts together."""
     from arlo.cli.adapted import engines_of, read_adapted
     from arlo.planning.lengths.pairs import choose_pairs
     from arlo.traces.traffic import traffic
@@ -179,7 +179,7 @@ def _pair(engine: Engine) -> dict[str, Any]:
 
 
 def _latency(repository: Path | None, profile_path: Path | None, max_length: int | None) -> tuple[SourcedCurve, int]:
-    """The curve, and the longest length."""
+    """The latency curve, and the longest length."""
     from arlo.catalog.manifest import Manifest
     from arlo.compile.lengths.curve import assumed, from_manifest, from_profile
     from arlo.compile.steps.lengths import DEFAULT_LONGEST

@@ -1,4 +1,4 @@
-"""The recommendation of a manifest, made again when its latencies changed."""
+"""The recommendation of a manifest, renewed when its latencies changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_HISTOGRAM = "tweets"
 def recommended(manifest: Manifest) -> Manifest:
     """The manifest with the recommendation that its latencies give, over the lengths that it was built for.
 
-    These are options.histogram of the build; where that file is gone, or nothing was asked for, lengths of tweets.
+    These are options.histogram of the build; if that file is gone, or no lengths were given, lengths of tweets.
     """
     from arlo.planning.lengths.advice import advise
     from arlo.traces.traffic import traffic
@@ -26,14 +26,14 @@ def recommended(manifest: Manifest) -> Manifest:
     longest = max(runtime.max_length for runtime in manifest.runtimes)
     try:
         lengths = traffic(asked if isinstance(asked, str) else DEFAULT_HISTOGRAM, longest)
-    except ConfigError:  # a file that was there when the model was built
+    except ConfigError:  # the file existed when the model was built
         lengths = traffic(DEFAULT_HISTOGRAM, longest)
     return dataclasses.replace(manifest, recommendation=advise(manifest, lengths.by_length, lengths=lengths.text))
 
 
 def load_manifest(config: Config) -> Manifest:
-    """The repository's manifest; with model.latency_profile, its latencies and the recommendation that they give. Of
-    several models joined."""
+    """The repository's manifest; with model.latency_profile, its latencies and the recommendation that they give.
+    Several models are joined."""
     from arlo.catalog.joined import joined
     from arlo.control.serve import load_manifest as load
 
@@ -44,7 +44,7 @@ def load_manifest(config: Config) -> Manifest:
 
 
 def advice_line(manifest: Manifest) -> str:
-    """The recommendation in one line for people, or why there is none."""
+    """The recommendation in one line for people, or the reason why there is none."""
     from arlo.planning.lengths.advice import missing
 
     advice = manifest.recommendation

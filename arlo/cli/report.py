@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     results = []
     for path in args.files:
         found = load(path)
-        if len(args.files) > 1:  # each is called after its file, DIR/report.json after its folder
+        if len(args.files) > 1:  # each is named after its file, DIR/report.json after its folder
             name = path.absolute().parent.name if path.stem == "report" else path.stem
             found = [each | {"label": name if len(found) == 1 else f"{name}: {each.get('label')}"} for each in found]
         results += found

@@ -47,7 +47,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until told to stop."""
+    """Serve until stopped."""
     from arlo import config as configuration
     from arlo.cli.recommend import load_manifest
     from arlo.control import events
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_dict(cluster: Cluster, config: Config) -> dict[str, Any]:
-    """What a script needs to know."""
+    """The facts that a script needs."""
     assert cluster.addresses is not None
     mode = cluster.mode
     return {
@@ -94,7 +94,7 @@ def _api_line(config: Config) -> str:
 
 
 def how_to_try(cluster: Cluster, config: Config) -> str:
-    """Where it listens, and what to copy to try it."""
+    """The addresses it listens on, and a command to copy to try it."""
     from arlo.control.gateway.process import reachable
 
     assert cluster.addresses is not None

@@ -1,4 +1,4 @@
-"""`arlo adapt task`: further tasks on a body that `arlo adapt` has adapted, and what tasks there are."""
+"""`arlo adapt task`: add tasks to a body that `arlo adapt` has adapted, and list its tasks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Add, or list; print what there is then."""
+    """Add, or list; print the resulting tasks."""
     result = read_adapted(args.folder)
     if not result.get("room"):
         raise ConfigError(
@@ -86,7 +86,7 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     options = Options(source, out, lengths, args.rows, trained["way"], trained["epochs"])
     subject = subject_of(model, {name: args.data}, options, Before(known, int(result["room"])))
     plans = [subject.plan(each["each"], each["kind"], each["length"]) for each in result["variants"]]
-    # All of it is made beside what serves, and takes its place at the end.
+    # All of it is made next to the serving files, and replaces them at the end.
     staged = out / ".added"
     shutil.rmtree(staged, ignore_errors=True)
     try:

@@ -1,4 +1,4 @@
-"""How help and messages look: fixed width, the same under every Python version, so that docs/cli.md can be compared."""
+"""The form of help and messages: fixed width, equal under every Python version, so that docs/cli.md can be compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from arlo.errors import printable
 
 WIDTH = 100
-LONGEST_TEXT = 8192  # of one argument
+LONGEST_TEXT = 8192  # per argument
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -33,7 +33,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """What every command's arguments have in common: values that nobody means are refused as they are read."""
+    """The common rules for every command's arguments: meaningless values are rejected as they are read."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,7 +79,7 @@ def _path(text: str) -> Path:
 
 
 def shown(message: str) -> str:
-    """A message for a terminal: texts from outside may hold anything and have any length."""
+    """A message that is safe for a terminal: texts from outside may hold anything and have any length."""
     lines = [printable(re.sub(r"\S{1000,}", lambda run: printable(run[0]), line.replace("\t", "    ")), limit=4000)
              for line in message.split("\n")]  # fmt: skip
     return "\n".join(lines if len(lines) <= 200 else [*lines[:100], "...", *lines[-100:]])

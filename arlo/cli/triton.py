@@ -84,7 +84,7 @@ async def _serve(args: argparse.Namespace) -> int:
         start.cancel()
         await asyncio.wait([start])
         return 130
-    await start  # says what went wrong
+    await start  # raises the error of the start
     try:
         print(
             f"Triton serves {args.repository}: HTTP {args.address}:{args.http_port}, gRPC {args.address}:"

@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it, and say what was written."""
+    """Write the repository, and print a summary."""
     from arlo.catalog.wrapped import wrap
 
     manifest = wrap(args.file, args.out)

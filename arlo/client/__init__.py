@@ -5,8 +5,8 @@
     with Client("127.0.0.1:8001", tokenizer="model/") as client:
         vectors = client.embed(["a short text", "another one"])
 
-`Client` is for threads, `AsyncClient` for asyncio; `MockTransport` stands in for a server in tests. docs/client.md is
-the guide.
+`Client` is for threads, `AsyncClient` for asyncio; `MockTransport` replaces a server in tests. docs/client.md is the
+guide.
 """
 
 from arlo.client.classification import Classification

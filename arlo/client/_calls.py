@@ -1,4 +1,4 @@
-"""Every call of `Client` and `AsyncClient`, written once: as coroutines, which wait as `Waiting` says."""
+"""Every call of `Client` and `AsyncClient`, written once as coroutines, which wait as `Waiting` says."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ RowsT = TypeVar("RowsT", bound=Iterable[Row] | AsyncIterable[Row])
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Call:
-    """A request that is ready to be sent, and what decoding its answer needs."""
+    """A request that is ready to be sent, with the data for decoding its answer."""
 
     codec: Codec
     request: Any
@@ -84,7 +84,7 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
             bulk=bulk,
         )
         self._waiting = self._waits(settings, transport)
-        self._learning = self._waiting.queue()  # a lock: who takes its one item asks for the model's description
+        self._learning = self._waiting.queue()  # a lock: the holder of its one item asks for the model's description
         self._learning.put_nowait(True)
         self._closed = False
 
@@ -109,7 +109,7 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         values. `max_length`: cap in tokens below the model's own. `truncate`: cut a longer row instead of raising
         TooLongError; text keeps its special tokens, token ids keep their last one. `outputs`: names; None: all.
         `parameters`: of the request, such as those of a cascade (docs/flows.md).
-        Raises ClientError; the tree stands in arlo.client.errors.
+        Raises ClientError; the tree is in arlo.client.errors.
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
         wishes: dict[str, Any] = {"outputs": outputs, "request_id": request_id, "parameters": parameters}
@@ -129,7 +129,7 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
     ) -> Result:
         """Many rows in one request, rows first in every output; `Result.rows` gives one array per row.
 
-        The rows are padded to the longest; the gateway splits them and runs each at its own length. Otherwise as
+        The rows are padded to the longest; the gateway splits them and runs each at its own length. Otherwise like
         `infer`.
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
@@ -173,10 +173,10 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         batch_rows: int = DEFAULT_BATCH_ROWS,
         parameters: Parameters | None = None,
     ) -> list[Classification]:
-        """The likeliest label of each text or pair (a tuple): of a cascade with the stage that answered, how sure it
-        was and why it ended there; of another classifier from its `logits`.
+        """The likeliest label of each text or pair (a tuple). A cascade adds the answering stage, its confidence and
+        the reason why the text ended there; another classifier is read from its `logits`.
 
-        A list is sent `batch_rows` at a time; `timeout_s` is for the whole call. `parameters` as of `infer`.
+        A list is sent `batch_rows` at a time; `timeout_s` is for the whole call. `parameters`: see `infer`.
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
         codec = await self._codec(attempts)
@@ -204,9 +204,9 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
 
         `id` of a Result, and `request_id` of a ClientError, is the row's position as text ("0", "1", ...). At most
         `window` requests are under way; `rows` may be endless: `Client` reads it in another thread, `AsyncClient`,
-        which takes an asynchronous one too, on the event loop. `timeout_s` is for each request, from its sending. What
-        goes wrong with one row comes as its item; a broken stream is opened again and its unanswered requests are sent
-        again, at most `retries` times in a row; then the ClientError is raised.
+        which also takes an asynchronous one, on the event loop. `timeout_s` is for each request, from its sending. An
+        error of one row comes as its item; a broken stream is opened again and its unanswered requests are sent again,
+        at most `retries` times in a row; then the ClientError is raised.
         Close the iterator (contextlib.closing or aclosing) when leaving it early.
         """
         items = await self._opened(
@@ -231,10 +231,10 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[tuple[int, Classification | ClientError], None]:
-        """As `classify`, over one stream: (position of the text, what is said of it), in order of completion.
+        """Classifications over one stream: (position of the text, its classification), in order of completion.
 
-        `partial`: of a cascade also what an early stage says of a text while it goes on (`final` False, no reason),
-        at once; the answer follows. `texts`, `window` and `timeout_s` as of `stream`.
+        `partial`: a cascade also yields an early stage's classification of a text that goes on (`final` False, no
+        reason), at once; the answer follows. `texts`, `window`, `timeout_s`: see `stream`; otherwise like `classify`.
         """
         info = (await self._codec(self._core.attempts(timeout_s, monotonic_s()))).info
         names, wishes = outputs_of(info), wishes_of(info, partial=partial)
@@ -246,13 +246,13 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
                 yield classified(info, item)
 
     async def model_info(self, *, refresh: bool = False) -> ModelInfo:
-        """What the server says of the model: inputs, outputs, longest row. Asked once; `refresh` asks again."""
+        """The server's description of the model: inputs, outputs, longest row. Asked once; `refresh` asks again."""
         if refresh:
             self._core.codec = None
         return (await self._codec(self._core.attempts(None, monotonic_s()))).info
 
     async def ready(self, *, timeout_s: float | None = None) -> bool:
-        """True when the server answers and says that the model can be served. Not retried; other errors are raised."""
+        """True when the server answers and reports the model as servable. Not retried; other errors are raised."""
         attempts = self._core.attempts(timeout_s, monotonic_s())
         try:
             return bool((await self._call(*self._core.ready_request(), attempts)).ready)
@@ -260,7 +260,7 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
             return False
 
     async def close(self) -> None:
-        """Let go of the connection; calls under way end with RequestCancelledError. Idempotent."""
+        """Close the connection; calls under way end with RequestCancelledError. Idempotent."""
         self._closed = True
         await self._waiting.close()
 

@@ -1,4 +1,4 @@
-"""What a client knows and decides, without waiting: no I/O here."""
+"""A client's knowledge and decisions, without waiting: no I/O here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Core:
             raise ConfigError(f"retries must be 0 or more, not {self.retries}")
 
     def attempts(self, timeout_s: float | None, now_s: float) -> Attempts:
-        """The bounds of one call; `timeout_s` None takes the client's."""
+        """The bounds of one call; `timeout_s` None means the client's."""
         if timeout_s is not None and not timeout_s > 0:
             raise InvalidRequestError(f"timeout_s must be above 0, not {timeout_s}")
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -65,14 +65,14 @@ class Core:
         return str(names[0])
 
     def learn(self, metadata: Any, config: Any | None) -> Codec:
-        """Keeps what the server said; `config` None when it offers no configuration."""
+        """Keeps the server's answers; `config` None when it offers no configuration."""
         pad_id = self.tokenizer.pad_id if self.tokenizer else 0
         codec = Codec(from_server(metadata, config), pad_id=pad_id, bulk=self.bulk)
         self.codec = codec
         return codec
 
     def ready_request(self) -> tuple[str, Any]:
-        """Asks whether the model, or the server while the model's name is not known, can serve."""
+        """The request for whether the model, or the server while the model's name is not known, can serve."""
         name = self.model or (self.codec.info.name if self.codec else None)
         if name is None:
             return "ServerReady", service_pb2.ServerReadyRequest()
@@ -99,6 +99,6 @@ def is_long(rows: Sequence[Row]) -> bool:
 
 
 def mark(error: ClientError, request: Any) -> ClientError:
-    """Names the request in an error that has none yet."""
+    """Sets the id of the request in an error that has none."""
     error.request_id = error.request_id or getattr(request, "id", None) or None
     return error

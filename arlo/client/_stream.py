@@ -48,7 +48,7 @@ class _Link:
                 self._events.put_nowait((self, response))
         except ClientError as error:
             self._events.put_nowait((self, error))
-        except BaseException as error:  # a transport that does not keep its word must not hang the caller
+        except BaseException as error:  # a transport that breaks its contract must not hang the caller
             self._events.put_nowait(_Ended(error))
         else:
             self._events.put_nowait((self, UnavailableError("the server ended the stream")))
@@ -65,7 +65,7 @@ class _Run:
         self._stopped = False
         self._gate = threading.Lock()  # guards the window, _link and _paused; nothing is awaited under it
         self._link: _Link | None = None
-        self._paused = False  # between two links: what is added goes out with the resend
+        self._paused = False  # between two links: added requests go out with the resend
 
     async def items(self) -> AsyncGenerator[Result | ClientError, None]:
         ended = False
@@ -151,7 +151,7 @@ class _Run:
                     if self._stopped:
                         break
                     if not self._window:
-                        self._events.put_nowait(None)  # there is a deadline to wait for where there was none
+                        self._events.put_nowait(None)  # this is the first deadline to wait for
                     self._window.add(entry, monotonic_s())
                     if not self._paused:
                         self._send(entry.request)

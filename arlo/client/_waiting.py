@@ -1,6 +1,6 @@
 """How a client waits: in threads, or as tasks of an event loop. Everything else is written once, as coroutines.
 
-A coroutine that awaits nothing but what `Threads` offers never suspends, so `now` runs it without an event loop.
+A coroutine that awaits only the methods of `Threads` never suspends, so `now` runs it without an event loop.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TaskQueue(asyncio.Queue[Any]):
 
 
 class Threads:
-    """For `Client`: waiting blocks the calling thread."""
+    """Waiting for `Client`: it blocks the calling thread."""
 
     queue = ThreadQueue
 
@@ -100,7 +100,7 @@ class Threads:
         return self._transport.call(method, request, timeout_s=timeout_s)
 
     def stream(self, requests: Any) -> Stream:
-        """An open ModelStreamInfer call, which sends what is put into a queue until that is None."""
+        """An open ModelStreamInfer call, which sends the items of a queue until one is None."""
         return self._transport.stream(iter(requests.get, None))
 
     def each(self, items: Iterable[T]) -> AsyncIterator[T]:
@@ -116,12 +116,12 @@ class Threads:
         return work()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> Callable[[], Awaitable[None]]:
-        """Run this concurrently. Await what is returned in the end: it cancels tasks; threads end by themselves."""
+        """Run this concurrently. Await the returned call in the end: it cancels tasks; threads end by themselves."""
         threading.Thread(target=now, args=(coroutine,), name="arlo-stream", daemon=True).start()
         return _nothing
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._closed.set()
         self._transport.close()
 
@@ -131,7 +131,7 @@ async def _nothing() -> None:
 
 
 class Tasks:
-    """For `AsyncClient`: as Threads, with tasks for threads."""
+    """Waiting for `AsyncClient`: like Threads, with tasks instead of threads."""
 
     queue = TaskQueue
 

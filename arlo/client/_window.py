@@ -22,7 +22,7 @@ from arlo.client.result import Result
 from arlo.client.retry import Attempts, backoff_s
 from arlo.client.rows import Row, RowReader
 
-# A stream has no status per answer; the Arlo gateway puts its name before the message.
+# A stream has no status per answer; the Arlo gateway writes the status name before the message.
 _STATUS = re.compile(r"\[([A-Z_]+)\] (.*)", re.DOTALL)
 
 
@@ -38,7 +38,7 @@ class Entry:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Window:
-    """What is under way. One lock, or one event loop, guards add, answer, expire, broken and resend."""
+    """The requests under way. One lock, or one event loop, guards add, answer, expire, broken and resend."""
 
     codec: Codec
     size: int
@@ -62,7 +62,7 @@ class Window:
         return len(self._under_way)
 
     def prepare(self, reader: RowReader, position: int, row: Row) -> Entry | ClientError:
-        """Makes the request, or the error that stands for the row. Guarded by nothing."""
+        """Makes the request, or the error in place of the row. Needs no guard."""
         name = str(position)
         try:
             (prepared,) = reader.read([row])
@@ -88,11 +88,11 @@ class Window:
         self._under_way[entry.id] = entry
 
     def answer(self, response: Any, now_s: float) -> Result | ClientError | None:
-        """What a ModelStreamInferResponse means; None for one that is not waited for any more."""
+        """The meaning of a ModelStreamInferResponse; None for one that is no longer awaited."""
         self._breaks = 0
         inner = response.infer_response
         name = inner.id
-        if response.error_message and not name:  # of which request? Of the only one, or of the stream
+        if response.error_message and not name:  # without a request id: of the only request, or of the stream
             if len(self._under_way) != 1:
                 raise ServerError(f"the server failed a request without saying which: {response.error_message}")
             name = next(iter(self._under_way))

@@ -1,4 +1,4 @@
-"""What a classifier says of a text; of a cascade, who said it and how sure it was."""
+"""A classifier's answer to a text; for a cascade, also the stage that gave it and its confidence."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ DEGRADED = frozenset(REASONS[3:])
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """The likeliest label. `stage`, `confidence` and `reason` are None of a model that is no cascade."""
+    """The likeliest label. `stage`, `confidence` and `reason` are None unless the model is a cascade."""
 
-    label: str  # its name, or its number where the server does not name them
+    label: str  # its name, or its number if the server does not name labels
     probability: float
-    stage: int | None = None  # whose answer it is; 0 is the cheapest
+    stage: int | None = None  # that answered; 0 is the cheapest
     confidence: float | None = None  # of that stage, after calibration
-    reason: str | None = None  # why it ended there; None too of what is not final
+    reason: str | None = None  # why it ended there; also None if not final
     final: bool = True  # False: the text goes on to a later stage, and the answer follows
 
     @property
     def degraded(self) -> bool:
-        """Answered by an earlier stage than the rules wanted."""
+        """Whether an earlier stage answered than the rules wanted."""
         return self.reason in DEGRADED
 
 
 def outputs_of(info: ModelInfo) -> list[str]:
-    """What to ask for. InvalidRequestError of a model that does not classify."""
+    """The outputs to ask for. InvalidRequestError if the model does not classify."""
     names = {tensor.name for tensor in info.outputs if not info.is_token_level(tensor)}
     if names.issuperset(OF_CASCADES):
         return list(OF_CASCADES)
@@ -48,7 +48,7 @@ def outputs_of(info: ModelInfo) -> list[str]:
 
 
 def names_of(info: ModelInfo, request: Any, rows: int) -> list[tuple[str, ...]]:
-    """The labels of each row of a ModelInferRequest: of its task, where the model has several."""
+    """The labels of each row of a ModelInferRequest: of its task, if the model has several."""
     if not info.tasks:
         return [info.labels] * rows
     if TASK in request.parameters:
@@ -61,7 +61,7 @@ def names_of(info: ModelInfo, request: Any, rows: int) -> list[tuple[str, ...]]:
 
 
 def probabilities_of(logits: NDArray[Any], activation: str) -> NDArray[Any]:
-    """What the model's activation makes of logits [rows, labels]. ClientError: it is not known here."""
+    """The model's activation applied to logits [rows, labels]. ClientError: it is not known here."""
     z = np.asarray(logits, np.float64)
     match activation or ("sigmoid" if z.shape[1] == 1 else "softmax"):
         case "softmax":
@@ -79,7 +79,7 @@ def probabilities_of(logits: NDArray[Any], activation: str) -> NDArray[Any]:
 def classifications(
     outputs: Mapping[str, NDArray[Any]], names: Sequence[tuple[str, ...]], activation: str = ""
 ) -> list[Classification]:
-    """Of the outputs of a batch, rows first; names: as of names_of. ServerError: numbers are NaN or infinite."""
+    """The classifications of a batch's outputs, rows first; names: from names_of. ServerError: NaN or infinity."""
     given = outputs[PROBABILITIES if PROBABILITIES in outputs else LOGITS]
     if not np.isfinite(given).all():
         rows = np.flatnonzero(~np.isfinite(given).all(axis=1)).tolist()
@@ -103,12 +103,12 @@ def classifications(
 
 
 def wishes_of(info: ModelInfo, *, partial: bool) -> dict[str, bool] | None:
-    """The parameters of a request on a stream."""
+    """The parameters that a request on a stream needs."""
     return {"cascade_partial": True} if partial and outputs_of(info) == list(OF_CASCADES) else None
 
 
 def classified(info: ModelInfo, item: Result | ClientError) -> tuple[int, Classification | ClientError]:
-    """An item of a stream of single texts: its position, and what is said of it."""
+    """The position and the classification in an item of a stream of single texts."""
     if isinstance(item, ClientError):
         return int(item.request_id or -1), item
     outputs = {name: array[None] for name, array in item.outputs.items()}

@@ -83,12 +83,12 @@ class Client:
         bulk: bool = False,
         transport: Transport | None = None,
     ) -> None:
-        """`endpoint`: host:port. `model`: its name; None takes the only one that the server has.
+        """`endpoint`: host:port. `model`: its name; None means the only one that the server has.
         `tokenizer`: a tokenizer.json, a folder that holds one, a hub id, or a Tokenizer; None: token ids only.
         `timeout_s`: of a whole call, retries included, sent as the gRPC deadline; None: no deadline.
         `token`: sent as bearer token (in the clear without `tls`). `max_message_bytes`: of one request or response.
         `retries`: further attempts after UNAVAILABLE and RESOURCE_EXHAUSTED. `bulk`: an Arlo gateway serves these
-        requests with what others leave; give them time. `transport`: instead of gRPC, for tests.
+        requests with idle capacity; give them time. `transport`: instead of gRPC, for tests.
 
         Raises ConfigError, and EnvironmentProblem when the tokenizer is not found.
         """

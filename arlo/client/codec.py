@@ -1,7 +1,7 @@
 """Rows to a ModelInferRequest and a ModelInferResponse to a Result; pure, shared by the sync and the async client.
 
 Tensors go as `raw_input_contents` (little endian, one entry per input in order). Rows are padded to the longest of
-their request; the attention mask says how long each one is, and the gateway splits and pads anew.
+their request; the attention mask gives the length of each, and the gateway splits and pads them again.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Codec:
     """Encodes and decodes for one model. Never changed after it is made."""
 
     def __init__(self, info: ModelInfo, *, pad_id: int = 0, bulk: bool = False) -> None:
-        """InvalidRequestError when the model's inputs are not those of a text encoder."""
+        """InvalidRequestError if the model's inputs are not those of a text encoder."""
         self.info = info
         self._pad_id = pad_id
         self._bulk = bulk
         self._output_names = frozenset(t.name for t in info.outputs)
-        self.only_text = takes_only_text(info.inputs)  # the server makes the tokens
+        self.only_text = takes_only_text(info.inputs)  # the server tokenises
         self._token_level = frozenset(t.name for t in info.outputs if info.is_token_level(t))
         self._owners = _owners(self._output_names)
         tensors = () if self.only_text else info.inputs
@@ -97,7 +97,7 @@ class Codec:
             slots.append(_Slot(tensor.name, tensor.datatype, role[tensor.name], tensor.optional, width, ones, dtype))
         self._slots = tuple(slots)
         self._width = max((s.width for s in slots), default=0)
-        self.ids_name = next((s.name for s in slots if s.role == "ids"), "")  # none of a model of tensors or of text
+        self.ids_name = next((s.name for s in slots if s.role == "ids"), "")  # empty for a model of tensors or of text
         others = [s.name for s in slots if s.role == "other"]
         self.type_ids_name = next((n for n in others if "type" in n), None)
         self._extra_names = {*(s.name for s in slots if s.role != "ids"), *self.sized}
@@ -112,7 +112,7 @@ class Codec:
         timeout_us: int | None = None,
         parameters: Parameters | None = None,
     ) -> Any:
-        """A ModelInferRequest. `outputs` None asks for all; `timeout_us` goes as the parameter `timeout`."""
+        """A ModelInferRequest of the rows. `outputs` None asks for all; the parameter `timeout` is `timeout_us`."""
         request = service_pb2.ModelInferRequest(model_name=self.info.name, id=request_id)
         if self.only_text:
             _add_texts(request, rows)
@@ -187,7 +187,7 @@ class Codec:
             raise ServerError(f"the answer names {len(response.outputs)} outputs but carries {len(raw)} of them")
         arrays: dict[str, NDArray[Any]] = {}
         token_level = set()
-        longest = max(lengths)  # 0: the server makes the tokens, and says not how many
+        longest = max(lengths)  # 0: the server tokenises, and does not report how many
         read = {
             tensor.name: from_raw(tensor, raw[index]) if raw else _typed_array(tensor)
             for index, tensor in enumerate(response.outputs)
@@ -220,7 +220,7 @@ class Codec:
         )
 
     def _owners_of(self, arrays: Mapping[str, NDArray[Any]], rows: int) -> dict[str, NDArray[Any]]:
-        """Of each output whose answers are not one for each row: the row of each answer [answers]."""
+        """The row of each answer [answers], for each output that does not have one answer per row."""
         found = {}
         for name, array in arrays.items():
             of = self._owners.get(name, name if name in self._owners.values() else "")
@@ -234,7 +234,7 @@ class Codec:
 
 
 def _owners(names: frozenset[str]) -> dict[str, str]:
-    """Of each output of a pipeline's stage, the one that names the row of each of its answers: `row` or `STAGE.row`
+    """The output that names the row of each answer, for each output of a pipeline's stage: `row` or `STAGE.row`
     (docs/flows.md)."""
     rows = [name for name in names if name == "row" or name.endswith(".row")]
     of_rows = {"row", "children", "accuracy_expected", "reason", "dropped_rows", "rerouted", "tokens", "route", *rows}
@@ -256,7 +256,7 @@ def set_parameters(message: Any, parameters: Parameters) -> None:
 
 
 def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:
-    """Texts or pairs, all of one kind."""
+    """Adds texts or pairs, all of one kind."""
     if any(row.text is None for row in rows):
         raise InvalidRequestError("this model takes texts, not token ids: its stages have different vocabularies")
     pairs = [row.text if isinstance(row.text, tuple) else (row.text,) for row in rows]
@@ -270,7 +270,7 @@ def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:
 
 
 def is_final(response: Any) -> bool:
-    """False of a ModelInferResponse that another one to the same request follows (docs/flows.md)."""
+    """Whether this ModelInferResponse is the last one to its request (docs/flows.md)."""
     return "cascade_final" not in response.parameters or bool(response.parameters["cascade_final"].bool_param)
 
 
@@ -300,7 +300,7 @@ def from_raw(tensor: Any, data: bytes) -> NDArray[Any]:
 
 
 def _typed_array(tensor: Any) -> NDArray[Any]:
-    """From `contents`: Triton never sends them, other KServe v2 servers do."""
+    """The array in `contents`: Triton never sends them, other KServe v2 servers do."""
     field = _CONTENTS.get(tensor.datatype)
     if field is None:
         raise ServerError(f"output {tensor.name} of datatype {tensor.datatype!r} came without raw contents")

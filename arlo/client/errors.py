@@ -24,7 +24,7 @@ from arlo.errors import ArloError
 
 
 class ClientError(ArloError):
-    """Base of what `arlo.client` raises once a client exists.
+    """Base of the errors that `arlo.client` raises once a client exists.
 
     `code` is the gRPC status name ("UNAVAILABLE") or None when nothing was sent; `request_id` and `attempts` (times
     sent) are filled in by the client.
@@ -106,7 +106,7 @@ _BY_CODE: dict[str, type[ClientError]] = {
     "UNAVAILABLE": UnavailableError,
 }
 
-# What to do about it, added where the server's own words do not say.
+# Advice, added if the server's message has none.
 _ADVICE: dict[type[ClientError], str] = {
     AuthError: "pass token= (and tls= with cert and key if the server wants a client certificate)",
     OverloadedError: "send fewer requests at a time, or allow more time and retries",
@@ -119,8 +119,8 @@ _ADVICE: dict[type[ClientError], str] = {
 def from_status(code: str, details: str, *, request_id: str | None = None) -> ClientError:
     """The error for a gRPC status: `code` is its name, for example "NOT_FOUND"; `details` the server's words.
 
-    Some statuses mean something else than their code says: gRPC answers RESOURCE_EXHAUSTED for messages that are too
-    large, and Triton answers UNAVAILABLE for a full queue and for a request that timed out in it.
+    Some status codes mislead: gRPC answers RESOURCE_EXHAUSTED for messages that are too large, and Triton answers
+    UNAVAILABLE for a full queue and for a request that timed out in it.
     """
     kind = _BY_CODE.get(code, ServerError)
     if code == "RESOURCE_EXHAUSTED" and "larger than max" in details:

@@ -1,6 +1,6 @@
 """A transport without a server, for the tests of programs that use the client.
 
-The messages are the real ones: what a mock answers is encoded and decoded as with gRPC.
+The messages are the real ones: a mock's answers are encoded and decoded as with gRPC.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Outputs = Mapping[str, NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MockRequest:
-    """What a mock was sent: arrays as on the wire, rows first. `timeout_s` is the deadline of the attempt."""
+    """A request that a mock received: arrays as on the wire, rows first. `timeout_s` is the deadline of the attempt."""
 
     id: str
     model: str
@@ -70,12 +70,12 @@ def _to_every_row(array: NDArray[Any], request: MockRequest) -> NDArray[Any]:
 
 
 class MockTransport:
-    """For `Client(transport=...)` and `AsyncClient(transport=...)`; safe for threads.
+    """A transport for `Client(transport=...)` and `AsyncClient(transport=...)`; safe for threads.
 
     `answer` is either the arrays of one row, given to every row ({"sentence_embedding": np.zeros(384, "f4")}; one of
     two or more dimensions is token-level, [tokens, dims...], and cut or filled with zeros to the request's width), or a
-    function from a MockRequest to arrays with rows first, which may raise a ClientError. A function needs `info` where
-    the model should have outputs other than "sentence_embedding".
+    function from a MockRequest to arrays with rows first, which may raise a ClientError. A function needs `info` if the
+    model should have outputs other than "sentence_embedding".
     `delay_s`: how long each answer takes; past the deadline it is a DeadlineExceededError, as with a server.
     `parameters`: of each response, for example {"level": 1, "queue_us": 120}.
     """
@@ -165,7 +165,7 @@ class MockTransport:
                     raise copy.copy(error)
 
     def _asked(self, method: str, request: Any, timeout_s: float | None) -> tuple[float, Callable[[], Any]]:
-        """How long the answer takes, and what makes it."""
+        """The delay of the answer, and the function that makes it."""
         self._begin(method)
         if method != "ModelInfer":
             return 0.0, functools.partial(self._describe, method, request)

@@ -1,4 +1,4 @@
-"""What the server says of a model, as value objects, and how the client understands it."""
+"""The server's description of a model, as value objects, and the client's reading of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from arlo.client.errors import InvalidRequestError
 Role = Literal["ids", "mask", "other"]
 T = TypeVar("T")
 IDS_DATATYPES = ("INT64", "INT32")
-TEXT = "text"  # the input that stands for all others
-TASK = "task"  # the input, and the parameter, that says of which of several tasks a row is
+TEXT = "text"  # the input that replaces all others
+TASK = "task"  # the input, and the parameter, that gives a row's task
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,8 @@ class ModelInfo:
     outputs: tuple[TensorInfo, ...]
     max_length: int | None = None
     token_level: frozenset[str] | None = None
-    labels: tuple[str, ...] = ()  # of a classifier, where the server says them
-    label_activation: str = ""  # that makes probabilities of its logits; empty: softmax, of one label sigmoid
+    labels: tuple[str, ...] = ()  # of a classifier, if the server names them
+    label_activation: str = ""  # turns its logits into probabilities; empty: softmax, of one label sigmoid
     tasks: Mapping[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict
     )  # by their numbers, with their labels
@@ -67,7 +67,7 @@ class ModelInfo:
 
 
 def from_server(metadata: Any, config: Any | None) -> ModelInfo:
-    """ModelInfo from a ModelMetadataResponse and, where the server has one, a ModelConfigResponse.
+    """ModelInfo from a ModelMetadataResponse and, if the server has one, a ModelConfigResponse.
 
     The longest row comes from the configuration's parameter `max_length`, else from a fixed second dimension of the
     inputs. `token_level_outputs` (names joined by commas), `labels` (a JSON list) and `label_activation` are optional.
@@ -106,7 +106,7 @@ def _read(text: str, kind: type[T]) -> T:
 
 
 def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
-    """The reverse, for the mock: fields of a ModelMetadataResponse, and a model_config_pb2.ModelConfig."""
+    """The reverse, for the mock: the fields of a ModelMetadataResponse, and a model_config_pb2.ModelConfig."""
     config = model_config_pb2.ModelConfig(name=info.name)
     for tensor in info.inputs:
         config.input.add(name=tensor.name, optional=tensor.optional)
@@ -129,12 +129,12 @@ def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
 
 
 def takes_only_text(inputs: tuple[TensorInfo, ...]) -> bool:
-    """The server makes the tokens, and takes none: a cascade of stages with different vocabularies."""
+    """Whether the server tokenises and accepts text alone: a cascade of stages with different vocabularies."""
     return any(t.name == TEXT and not t.optional for t in inputs) and all(t.datatype == "BYTES" for t in inputs)
 
 
 def sized_inputs(inputs: tuple[TensorInfo, ...]) -> list[TensorInfo]:
-    """The inputs of a fixed size for each row: all of a model without token ids; of others what stands beside them."""
+    """The inputs of a fixed size per row: all of a model without token ids; otherwise those that accompany the ids."""
     inputs = tuple(t for t in inputs if t.datatype != "BYTES")
     of_tokens = [t for t in inputs if t.datatype in IDS_DATATYPES and len(t.shape) == 2]
     if len(of_tokens) == len(inputs) and all(t.shape[1] > 0 for t in inputs):  # a Triton model of one length
@@ -143,13 +143,13 @@ def sized_inputs(inputs: tuple[TensorInfo, ...]) -> list[TensorInfo]:
 
 
 def roles(inputs: tuple[TensorInfo, ...], model: str) -> dict[str, Role]:
-    """Which input holds the token ids, which the attention mask. InvalidRequestError when no input can be the ids.
+    """The inputs that hold the token ids and the attention mask. InvalidRequestError when no input can be the ids.
 
     The protocol has no field for this, so names decide, the way encoder exports name them: a name with "mask" is the
     mask; "input_ids" is the ids, else the only input left, else the first whose name ends in "ids" and is not a type
     or position.
     """
-    inputs = tuple(t for t in inputs if not (t.optional and t.datatype == "BYTES"))  # text, in place of ids
+    inputs = tuple(t for t in inputs if not (t.optional and t.datatype == "BYTES"))  # text, instead of ids
     masks = [t.name for t in inputs if "mask" in t.name]
     rest = [t.name for t in inputs if t.name not in masks]
     ids = [n for n in rest if n == "input_ids"] or (rest if len(rest) == 1 else [])

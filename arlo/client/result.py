@@ -1,4 +1,4 @@
-"""What a call gives back."""
+"""The result of a call."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Result:
     `outputs` maps names to arrays. From `infer` and `stream` the arrays have no row dimension: [dims...], or
     [tokens, dims...] for a token-level output. From `infer_batch` rows come first: [rows, dims...] or
     [rows, longest, dims...]. The arrays are views of the received bytes: read-only, copy before writing.
-    `lengths` holds the tokens of each row, `attempts` how often the request was sent. `final` is False of what an
-    early stage of a cascade says on a stream while the row goes on: the answer follows.
+    `lengths` holds the tokens of each row, `attempts` how often the request was sent. `final` is False for an early
+    cascade stage's answer on a stream while the row goes on: the final answer follows.
 
-    A pipeline may have several answers for a row, or none. Then `owners` has the row of each, [answers], by output,
-    those outputs are [answers, dims...] whatever was called, and `answers` parts them by row.
+    A pipeline may have several answers for a row, or none. Then `owners` holds the row of each, [answers], by output;
+    those outputs are [answers, dims...] for every call, and `answers` splits them by row.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Result:
     owners: Mapping[str, NDArray[Any]] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """The output called `name`; NotFoundError when the answer has none such."""
+        """The output called `name`; NotFoundError if the answer has none."""
         try:
             return self.outputs[name]
         except KeyError:
@@ -68,8 +68,8 @@ class Result:
             raise NotFoundError(f"the answer has no output {name!r}; it has {known}", request_id=self.id) from None
 
     def rows(self, name: str) -> list[NDArray[Any]]:
-        """One array per row; those of token-level outputs are cut to the row's own length: [tokens, dims...].
-        ValueError where rows have several answers or none."""
+        """One array per row; those of token-level outputs are cut to the row's length: [tokens, dims...]. ValueError if
+        rows have several answers or none."""
         array = self[name]
         if name in self.owners:
             raise ValueError(f"output {name!r} has {len(array)} answers of {len(self.lengths)} rows: use answers()")
@@ -80,7 +80,7 @@ class Result:
         return [row[:length] for row, length in zip(array, self.lengths, strict=True)]
 
     def answers(self, name: str) -> list[NDArray[Any]]:
-        """The answers of each row, [answers, dims...]; of a model that is no pipeline each row has one."""
+        """The answers of each row, [answers, dims...]; each row has one unless the model is a pipeline."""
         owner = self.owners.get(name)
         if owner is None:
             return [row[np.newaxis] for row in self.rows(name)]

@@ -1,4 +1,4 @@
-"""When to send again: pure, `now` and randomness are arguments."""
+"""The rules for sending again: pure, `now` and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ LONGEST_BACKOFF_S = 2.0
 
 
 def backoff_s(failures: int, rng: random.Random) -> float:
-    """Seconds to wait after the `failures`-th failure (from 1): doubling, with half of it left to chance so that
-    clients refused together do not come back together.
+    """Seconds to wait after the `failures`-th failure (from 1): doubling, with half of it random, so that clients
+    refused together do not return together.
     """
     full = min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
     return full * (0.5 + 0.5 * rng.random())
@@ -39,7 +39,7 @@ class Attempts:
         return left
 
     def begin(self, now_s: float) -> float | None:
-        """Counts an attempt and returns the seconds it may take; as left_s."""
+        """Counts an attempt and returns the seconds it may take, as left_s does."""
         left = self.left_s(now_s)
         self.made += 1
         return left

@@ -1,4 +1,4 @@
-"""One row of input, as users give it -> as the codec takes it."""
+"""One row of input: from the user's form to the codec's."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Row: TypeAlias = Text | TokenIds | NDArray[Any] | Mapping[str, TokenIds | NDArra
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreparedRow:
-    """Token ids of shape [tokens], and what was given for other inputs, each of the same shape. Where the server makes
-    the tokens, `text` in place of all of it."""
+    """Token ids of shape [tokens], and the values for other inputs, each of the same shape. If the server tokenises,
+    `text` replaces all of it."""
 
     ids: NDArray[np.integer[Any]]
     extra: Mapping[str, NDArray[np.integer[Any]]]
@@ -40,9 +40,9 @@ _ONE_ID = np.zeros(1, np.int64)  # a row of tensors counts as one token
 
 @dataclasses.dataclass(slots=True)
 class RowReader:
-    """Checks and tokenises rows for one model.
+    """The checks and the tokenisation of rows for one model.
 
-    `max_length` may only shorten what the model takes; `truncate` cuts longer rows instead of refusing them.
+    `max_length` may only lower the model's limit; `truncate` cuts longer rows instead of refusing them.
     """
 
     codec: Codec
@@ -132,7 +132,7 @@ class RowReader:
         return PreparedRow(_ONE_ID, {name: _sized(values, *sized[name]) for name, values in row.items()})
 
     def _numbered(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The row with the number of its task where it has the name."""
+        """The row with the number of its task in place of the name."""
         name, tasks = row.get(TASK), list(self.codec.info.tasks)
         if not isinstance(name, str):
             return row
@@ -152,7 +152,7 @@ class RowReader:
             )
 
     def _cut(self, values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-        """Keeps the last token: encoders are trained to see their end marker there."""
+        """The values cut to the limit, with the last token kept: encoders are trained to see their end marker there."""
         if self.limit is None or values.size <= self.limit:
             return values
         return np.concatenate((values[: self.limit - 1], values[-1:]))
@@ -175,7 +175,7 @@ def _array(values: Any, name: str) -> NDArray[np.integer[Any]]:
 
 
 def _sized(values: Any, tensor: TensorInfo, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The values of one row, of the size and type that the input has. InvalidRequestError."""
+    """The values of one row, with the size and type of the input. InvalidRequestError."""
     try:
         array = np.asarray(values)
     except ValueError:  # ragged

@@ -97,7 +97,7 @@ def _check(text: object) -> None:
 
 
 def _shares(lengths: list[int], room: int) -> list[int]:
-    """Tokens to keep of each text of one or two: "longest first", as the tokenizers package does it."""
+    """The tokens to keep of each of one or two texts: "longest first", as in the tokenizers package."""
     if len(lengths) == 1:
         return [min(lengths[0], room)]
     if sum(lengths) <= room:

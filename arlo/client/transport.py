@@ -1,4 +1,4 @@
-"""The way to the server: what a transport must do, and the gRPC ones. `arlo.client.mock` has one for tests."""
+"""The connection to the server: the transport interface and the gRPC ones. `arlo.client.mock` has one for tests."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
 class TLS:
     """TLS to the server. All files are PEM.
 
-    `ca`: who may sign the server's certificate; None: the system's authorities. `cert` and `key`: this client's own,
-    for servers that ask for one (mTLS). `server_name`: the name in the server's certificate where it is not the
+    `ca`: the authorities that may sign the server's certificate; None: the system's. `cert` and `key`: this client's,
+    for servers that ask for one (mTLS). `server_name`: the name in the server's certificate if it is not the
     endpoint's.
     """
 
@@ -72,7 +72,7 @@ class Stream(Protocol):
 
 
 class AsyncStream(Protocol):
-    """As Stream, for one event loop."""
+    """An open ModelStreamInfer call, like Stream, on one event loop."""
 
     def __aiter__(self) -> AsyncIterator[Any]: ...
 
@@ -80,7 +80,7 @@ class AsyncStream(Protocol):
 
 
 class Transport(Protocol):
-    """What `Client` needs. Safe for threads. Every method raises ClientError for what goes wrong on the way."""
+    """The transport that `Client` needs. Safe for threads. Every method raises ClientError for transport failures."""
 
     def call(self, method: str, request: Any, *, timeout_s: float | None) -> Any:
         """One unary call of the KServe v2 service: `method` such as "ModelInfer", messages of its protocol."""
@@ -89,20 +89,20 @@ class Transport(Protocol):
         """Open ModelStreamInfer. `requests` is read in another thread and may block."""
 
     def close(self) -> None:
-        """Let go of the connection; calls under way are cancelled. Idempotent."""
+        """Close the connection; calls under way are cancelled. Idempotent."""
 
 
 class AsyncTransport(Protocol):
-    """What `AsyncClient` needs; one event loop."""
+    """The transport that `AsyncClient` needs; one event loop."""
 
     async def call_async(self, method: str, request: Any, *, timeout_s: float | None) -> Any:
-        """As Transport.call."""
+        """See Transport.call."""
 
     def stream_async(self, requests: AsyncIterator[Any]) -> AsyncStream:
-        """As Transport.stream."""
+        """See Transport.stream."""
 
     async def close_async(self) -> None:
-        """As Transport.close."""
+        """See Transport.close."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class ChannelSettings:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...] | None:
-        """Sent with every call."""
+        """The metadata sent with every call."""
         return None if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
 
@@ -149,7 +149,7 @@ def _error(error: Any) -> ClientError:
 
 
 def _cancelled() -> BaseException:
-    """grpc.aio raises CancelledError both when the caller's task is cancelled and when the channel is closed."""
+    """The cause of a CancelledError: grpc.aio raises it for a cancelled task of the caller and for a closed channel."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         return asyncio.CancelledError()
@@ -189,7 +189,7 @@ class GrpcTransport:
             return self._unary[method](request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _error(error) from None
-        except ValueError as error:  # what grpc raises on a closed channel
+        except ValueError as error:  # raised by grpc on a closed channel
             raise ClosedError(f"the client is closed ({error})") from None
 
     def stream(self, requests: Iterator[Any]) -> Stream:
@@ -222,7 +222,7 @@ class AsyncGrpcTransport:
         self._settings = settings
         self._metadata = settings.metadata
         if settings.tls is not None:
-            settings.tls.credentials()  # a missing file is told now, not at the first call
+            settings.tls.credentials()  # a missing file is reported now, not at the first call
         self._channel: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unary: dict[str, Any] = {}
@@ -244,7 +244,7 @@ class AsyncGrpcTransport:
             return await self._unary[method](request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _error(error) from None
-        except grpc.aio.UsageError as error:  # what grpc.aio raises on a closed channel
+        except grpc.aio.UsageError as error:  # raised by grpc.aio on a closed channel
             raise ClosedError(f"the client is closed ({error})") from None
         except asyncio.CancelledError:
             raise _cancelled() from None
@@ -262,7 +262,7 @@ class AsyncGrpcTransport:
 
 class _AsyncGrpcStream:
     """grpc.aio turns a write that fails because the call has ended into INTERNAL, over the status that the server sent
-    (grpc/grpc#36066). So every status is noted as it is set, and the server's is told.
+    (grpc/grpc#36066). So every status is recorded as it is set, and the server's is reported.
     """
 
     def __init__(self, call: Any) -> None:

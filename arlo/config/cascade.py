@@ -1,4 +1,4 @@
-"""[cascade]: one model that several answer, of rising cost."""
+"""[cascade]: one model that several models of rising cost answer."""
 
 from __future__ import annotations
 
@@ -114,5 +114,5 @@ class CascadeConfig:
 
     @property
     def timeout_ms(self) -> int:
-        """default_timeout_ms, or what it is when left out."""
+        """default_timeout_ms, or its value when left out."""
         return self.default_timeout_ms if self.default_timeout_ms is not None else max(10 * self.slo_ms, 1000)

@@ -1,8 +1,8 @@
-"""Documented configuration fields: what a key means, its unit, range and relation to others, kept beside its default.
+"""Documented configuration fields: a key's meaning, unit, range and relation to others, kept next to its default.
 
-`section` makes a frozen dataclass whose fields were declared with `option` and whose instances are checked when they
-are made, however they are made. A key that another section has as well is declared once, and taken over with `same`.
-The loader (load.py), the reference (reference.py) and flags on the command line (flag.py) read the same declarations.
+`section` makes a frozen dataclass of fields declared with `option`; its instances are always checked when they are
+made. A key that another section also has is declared once, and taken over with `same`. The loader (load.py), the
+reference (reference.py) and command-line flags (flag.py) read the same declarations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Flag:
     """How a key is set on a command line; arlo/config/flag.py makes the option of it."""
 
     metavar: str
-    brief: str  # what the help says of it; its choices and its default are added
+    brief: str  # its help text; its choices and its default are added
     _: dataclasses.KW_ONLY
     name: str | None = None  # of the option, without dashes; None: as the key
     sweep: bool = False  # several values joined by commas make several runs
@@ -33,10 +33,10 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Doc:
-    """What is said of one key."""
+    """The documentation of one key."""
 
     text: str
-    left_out: str | None = None  # what holds where the key is left out, in words
+    left_out: str | None = None  # the value that applies when the key is left out, in words
     unit: str | None = None
     minimum: float | None = None
     above: float | None = None  # exclusive lower bound
@@ -55,8 +55,8 @@ class Doc:
 
 
 class FieldError(ConfigError):
-    """A value is wrong; `section` and `key` say where, so that the loader can name the line; `number`: of several
-    tables of that name, which."""
+    """A value is wrong. `section` and `key` let the loader name the line; `number` selects one of several tables of
+    that name."""
 
     def __init__(self, section: str, key: str, problem: str, number: int = 0) -> None:
         super().__init__(f"{section}.{key} {problem}")
@@ -86,7 +86,7 @@ def option(
 def same(of: type[Any], key: str, *, default: Any, but: str = "", **about: Any) -> Any:
     """The key of another section, with its text, unit and range.
 
-    What differs here, the default or a field of Doc in `about`, is for a reason: `but` is the sentence that the
+    A difference here, the default or a field of Doc in `about`, needs a reason: `but` is the sentence that the
     documentation gives for it. TypeError without one.
     """
     field = of.__dataclass_fields__[key]
@@ -127,7 +127,7 @@ def section(name: str) -> typing.Callable[[type[T]], type[T]]:
 
 
 def wrong_values(cls: type[Any], section: str, given: dict[str, Any]) -> list[FieldError]:
-    """What is wrong with values of a section's fields, each by itself."""
+    """The errors in the values of a section's fields, each checked alone."""
     docs = {field.name: field.metadata["doc"] for field in dataclasses.fields(cls)}
     problems = {
         name: check_type(value, hints(cls)[name]) or check_range(value, docs[name]) for name, value in given.items()
@@ -165,7 +165,7 @@ def _plural(annotation: Any) -> str:
 
 
 def check_type(value: Any, annotation: Any) -> str | None:
-    """What is wrong with the type of a value, None when it is right."""
+    """Why the type of a value is wrong, None if it is right."""
     origin = get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
         if any(check_type(value, part) is None for part in get_args(annotation)):
@@ -204,7 +204,7 @@ def _is_int(value: Any) -> bool:
 
 
 def check_range(value: Any, doc: Doc) -> str | None:
-    """What is wrong with the range or the form of a value, None when it is right. Of an array: of its items."""
+    """Why the range or the form of a value is wrong, None if it is right. The items of an array are checked."""
     if isinstance(value, tuple) and doc.format is None:
         return next((problem for item in value if (problem := check_range(item, doc))), None)
     if isinstance(value, (int, float)) and not isinstance(value, bool):

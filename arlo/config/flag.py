@@ -1,4 +1,4 @@
-"""Flags on a command line for keys of a configuration: their help is made from the declaration of the key."""
+"""Command-line flags for configuration keys: their help is made from the declaration of the key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeyFlag:
 
     @property
     def option(self) -> str:
-        """As it is typed."""
+        """The option as the user types it."""
         return "--" + (self.flag.name or self.key).replace("_", "-")
 
     @property
@@ -36,12 +36,12 @@ class KeyFlag:
         return self.option.removeprefix("--").replace("-", "_")
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
-        """Its text is left as it was typed: None where it was not given."""
+        """Add the option to a group. Its text is kept as typed: None if it was not given."""
         group.add_argument(self.option, metavar=self.flag.metavar, help=self.help)
 
 
 def flags_of(name: str, section: type[Any]) -> Iterator[KeyFlag]:
-    """Of all keys of a section that were declared with one."""
+    """The flags of all keys of a section that were declared with one."""
     for field in dataclasses.fields(section):
         doc: Doc = field.metadata["doc"]
         if doc.flag is not None:
@@ -50,8 +50,8 @@ def flags_of(name: str, section: type[Any]) -> Iterator[KeyFlag]:
 
 
 def flag_help(section: type[Any], key: str, brief: str, *, default: Any = dataclasses.MISSING) -> str:
-    """`brief`, then the words to choose from where it lacks them, and the default (of the key, or another that a
-    command has)."""
+    """`brief`, then the allowed words unless it has them, and the default (of the key, or another that a command
+    has)."""
     field = section.__dataclass_fields__[key]
     doc: Doc = field.metadata["doc"]
     words = choices(section, key)
@@ -63,7 +63,7 @@ def flag_help(section: type[Any], key: str, brief: str, *, default: Any = datacl
 
 
 def choices(section: type[Any], key: str) -> tuple[str, ...]:
-    """The words that a key may be, empty where it is something else."""
+    """The words that a key accepts, empty if it is something else."""
     return next((get_args(part) for part in _parts(hints(section)[key]) if get_origin(part) is Literal), ())
 
 

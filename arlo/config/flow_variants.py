@@ -1,4 +1,4 @@
-"""The models of a pipeline's variants, as those of a configuration."""
+"""The models of a pipeline's variants, in the form of configured models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from arlo.config.pipeline import PipelineConfig
 
 @functools.lru_cache(maxsize=8)
 def flow_of(path: Path) -> Flow:
-    """The flow of a file, read once: what is served does not change under our feet. ConfigError."""
+    """The flow of a file, read once, so that the served flow does not change at run time. ConfigError."""
     return load_flow(path)
 
 
 def served_flow(config: PipelineConfig) -> Flow:
-    """The flow that is served: of the file, or with the one variant that `tokens = "fixed:N"` leaves. ConfigError,
+    """The served flow: that of the file, or with the one variant that `tokens = "fixed:N"` leaves. ConfigError,
     FieldError."""
     flow = flow_of(config.flow)
     wanted = config.fixed_tokens
@@ -37,22 +37,22 @@ def served_flow(config: PipelineConfig) -> Flow:
 
 
 def pipeline_name(config: PipelineConfig) -> str:
-    """What clients ask for."""
+    """The name that clients use."""
     return config.name or flow_of(config.flow).name
 
 
 def timeout_ms(config: PipelineConfig) -> int:
-    """default_timeout_ms, or what it is when left out."""
+    """default_timeout_ms, or its value when left out."""
     return config.default_timeout_ms or max(round(10 * flow_of(config.flow).slo_ms), 1000)
 
 
 def variant_model(config: PipelineConfig, stage: str, variant: str) -> str:
-    """Name of the model of a variant, which clients do not see."""
+    """The name of a variant's model, which clients do not see."""
     return f"{pipeline_name(config)}.{stage}.{variant}"
 
 
 def variant_models(config: PipelineConfig) -> tuple[ModelConfig, ...]:
-    """A [[model]] for each variant, stage by stage in the flow's order. FieldError, ConfigError."""
+    """A [[model]] for each variant, stage by stage in the flow's order. Raises FieldError or ConfigError."""
     flow = served_flow(config)
     if config.default_timeout_ms is not None and config.default_timeout_ms < flow.slo_ms:
         raise FieldError("pipeline", "default_timeout_ms", f"must be at least flow.slo_ms ({flow.slo_ms:g})")

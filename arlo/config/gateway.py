@@ -1,4 +1,4 @@
-"""What the gateway is started with: Config -> arlo.v1.GatewayConfig, as the JSON that `arlo-gateway --config` reads."""
+"""The gateway's settings: Config -> arlo.v1.GatewayConfig, as the JSON that `arlo-gateway --config` reads."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from arlo.config.load import toml_key
 from arlo.config.model import Config
 from arlo.errors import ConfigError
 
-# What the gateway is told, and nobody has a reason to set.
-DISPATCH = {"max_attempts": 3}  # times one row may be sent to a worker; it is sent again when its worker died
+# Settings of the gateway that users have no reason to change.
+DISPATCH = {"max_attempts": 3}  # times one row may be sent to a worker; it is resent if its worker died
 HEALTH = {
-    # An instance that has rows and answers none for so long is ejected, though its checks may pass: its engine hangs.
+    # An instance that holds rows and answers none for this long is ejected even if its checks pass: its engine hangs.
     # Never below 20 times the predicted time of its largest batch.
     "silence_ms": 10_000,
 }
-TRACING = {"queue": 4096}  # spans that wait for the collector; a request has three, and one for each row, up to eight
+TRACING = {"queue": 4096}  # spans waiting for the collector; a request has three, and one per row, up to eight
 LIMITS = {
-    "streams": 2048,  # open calls of one connection; clients keep further ones back by themselves
-    "header_bytes": 16 * 1024,  # headers (metadata) of one call, with 32 for each
-    # Calls that one connection may open and reset at once within 10 s, where most of its calls are reset; ten that are
-    # reset within 10 ms count as one. Above it the client is told to take another connection, and open calls end as
-    # they would; above twice as many the connection is closed.
+    "streams": 2048,  # open calls per connection; clients hold back further ones by themselves
+    "header_bytes": 16 * 1024,  # headers (metadata) of one call, plus 32 for each
+    # Calls that one connection may open and reset at once within 10 s, if most of its calls are reset; ten resets
+    # within 10 ms count as one. Above it the gateway asks the client to take another connection, and open calls end as
+    # usual; above twice as many it closes the connection.
     "resets": 1000,
     "pings": 1000,  # PING and SETTINGS frames of one connection within 10 s
-    # Frames of one connection within 10 s that bring nothing: DATA without bytes, PRIORITY, unknown ones, and
+    # Frames of one connection within 10 s that carry nothing: DATA without bytes, PRIORITY, unknown ones, and
     # WINDOW_UPDATE above ten for each frame of an answer.
     "empty_frames": 1000,
-    "preface_timeout_ms": 10_000,  # for TLS and the first words of a connection, over HTTP for its first request
+    "preface_timeout_ms": 10_000,  # for TLS and the connection preface, over HTTP for its first request
     "header_timeout_ms": 10_000,  # for the headers of a call, from the first byte to the last
-    "ping_after_ms": 120_000,  # a silent connection is asked whether the client is there; closed after as long again
+    "ping_after_ms": 120_000,  # a silent connection is pinged after this time; closed after as long again
 }
 
 
 def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
-    """The arlo.v1.GatewayConfig of a configuration; ConfigError when a file that it names is missing.
+    """The arlo.v1.GatewayConfig of a configuration; ConfigError if a file that it names is missing.
 
-    A field has the name of its key, or of a constant above. The gateway refuses a message without all of them.
+    A field has the name of its key, or of a constant above. The gateway rejects a message without all of them.
     """
     files = {}
     for key in ("tls_certificate_file", "tls_key_file", "tls_client_ca_file", "bearer_token_file", "bulk_token_file"):
@@ -59,7 +59,7 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
             "TracingConfig", _values(config.tracing) | TRACING | {"otlp_endpoint": config.tracing.otlp_endpoint or ""}
         ),
         "health": _filled("HealthConfig", _values(config.health) | HEALTH),
-        # As the gateway finds the package: with this interpreter. It may be given another one by hand.
+        # The gateway finds the package with this interpreter. Another one may be given by hand.
         "text_command": [sys.executable, "-P", "-m", "arlo.front.helper"],
         "ready_file": str(ready_file) if ready_file is not None else "",
     }
@@ -69,7 +69,7 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
 
 
 def _batching(config: Config) -> str:
-    """What the gateway's scheduler does, which knows nothing of a worker's own batches."""
+    """The batching that the gateway's scheduler does, without knowledge of a worker's own batches."""
     return "one" if config.dispatch.batching == "worker" else config.dispatch.batching
 
 
@@ -78,7 +78,7 @@ def _values(section: Any) -> dict[str, Any]:
 
 
 def _filled(message: str, values: Mapping[str, Any]) -> Any:
-    """The message with each of its fields set. KeyError: it has one that no key is declared for."""
+    """The message with each of its fields set. KeyError: one of its fields has no declared key."""
     kind = proto.message(message)
     return kind(**{field.name: values[field.name] for field in kind.DESCRIPTOR.fields})
 

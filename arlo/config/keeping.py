@@ -1,4 +1,4 @@
-"""The sections of the configuration that say how a deployment is kept: health, control, scaling. See model.py."""
+"""The configuration sections that keep a deployment running: health, control, scaling. See model.py."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ControlConfig:
 
     @property
     def demand_window_s(self) -> float:
-        """window_s, or what it is when left out."""
+        """window_s, or its value when left out."""
         return self.window_s if self.window_s is not None else self.period_s
 
 

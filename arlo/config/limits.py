@@ -1,4 +1,4 @@
-"""The section of the configuration that bounds what clients may take of the data port. See model.py."""
+"""The configuration section that bounds clients' use of the data port. See model.py."""
 
 from __future__ import annotations
 

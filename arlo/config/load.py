@@ -27,7 +27,7 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
     """Check TOML text; relative paths are taken from `base`, errors name `source` and the line."""
     raw = read_toml(text, source)
     lines = text.splitlines()
-    found: list[tuple[int, str]] = []  # line, what is wrong there
+    found: list[tuple[int, str]] = []  # line, message
     for name in raw:
         if name not in SECTIONS:
             found.append((line_of(lines, name, None), f"unknown section [{name}]{nearest(name, SECTIONS)}"))
@@ -73,7 +73,7 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
 
 
 def _config(sections: dict[str, Any]) -> Config:
-    """All sections as one, with the models of a cascade or a pipeline."""
+    """All sections as one Config, with the models of a cascade or a pipeline."""
     if "cascade" in sections:
         from arlo.config.stages import stage_models  # it needs the sections
 
@@ -108,7 +108,7 @@ def read_toml(text: str, source: str) -> dict[str, Any]:
 
 
 def toml_key(field: str) -> str:
-    """The key in the file: a field that Python reserves carries a trailing underscore."""
+    """The key in the file: a field name that Python reserves has a trailing underscore."""
     return field.rstrip("_")
 
 
@@ -119,7 +119,7 @@ def renamed(message: str) -> str:
 
 
 def read_section(cls: type[Any], name: str, raw: Any, base: Path) -> Any:
-    """One table of TOML as its dataclass. FieldError when a key is unknown, missing or wrong."""
+    """The dataclass of one table of TOML. FieldError when a key is unknown, missing or wrong."""
     if not isinstance(raw, dict):
         raise FieldError(name, "", f"must be a table, written [{name}], not {raw!r}")
     fields = {toml_key(field.name): field for field in dataclasses.fields(cls)}
@@ -150,7 +150,7 @@ def read_section(cls: type[Any], name: str, raw: Any, base: Path) -> Any:
 
 
 def _convert(value: Any, annotation: Any, base: Path, section: str, key: str) -> Any:
-    """TOML value -> Python value of the field; a wrong type is left as it is, for the field's own check to refuse."""
+    """The Python value of a field from a TOML value; a wrong type is kept, for the field's own check to reject."""
     if get_origin(annotation) in (types.UnionType, typing.Union):
         parts = [part for part in get_args(annotation) if part is not type(None)]
         return _convert(value, parts[0], base, section, key)
@@ -169,16 +169,16 @@ def _convert(value: Any, annotation: Any, base: Path, section: str, key: str) ->
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """`: did you mean 'x'?`, or the known names, to be put behind a message."""
+    """The hint `: did you mean 'x'?`, or the known names, to append to a message."""
     known = list(known)
     match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f": did you mean {match[0]!r}?" if match else f"; known: {', '.join(known)}"
 
 
 def line_of(lines: list[str], section: str, key: str | None, occurrence: int = 0) -> int:
-    """Line of a key, of its section where the key is not written out, 1 where neither is.
+    """The line of a key, of its section if the key is not written out, 1 if neither is.
 
-    `occurrence`: which of the tables of that name, where it is an array of tables.
+    `occurrence`: which of the tables of that name, if it is an array of tables.
     """
     header = re.compile(r"^\s*(\[+)\s*([^\]]+?)\s*\]")
     current, section_line, seen = "", 1, 0

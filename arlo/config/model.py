@@ -1,6 +1,6 @@
-"""The configuration of `arlo serve`: every key, its default and what it means. Defaults live here and nowhere else.
+"""The configuration of `arlo serve`: every key with its default and meaning. Defaults live here and nowhere else.
 
-The gateway has none of its own: gateway_json() (gateway.py) hands it every field.
+The gateway has no defaults: gateway_json() (gateway.py) passes it every field.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ModelConfig:
 
     @property
     def timeout_ms(self) -> int:
-        """default_timeout_ms, or what it is when left out."""
+        """default_timeout_ms, or its value when left out."""
         return self.default_timeout_ms if self.default_timeout_ms is not None else max(10 * self.slo_ms, 1000)
 
 
@@ -266,7 +266,7 @@ class DeploymentConfig:
 
     @property
     def instances(self) -> int:
-        """Instances in all."""
+        """The number of instances in all."""
         return sum(self.allocation.values()) + self.dynamic
 
 
@@ -339,8 +339,8 @@ class Config:
     control: ControlConfig = dataclasses.field(default_factory=ControlConfig)
     scaling: ScalingConfig = dataclasses.field(default_factory=ScalingConfig)
     more_models: tuple[ModelConfig, ...] = ()  # [[model]] after the first
-    cascade: CascadeConfig | None = None  # whose stages the models are
-    pipeline: PipelineConfig | None = None  # whose variants the models are
+    cascade: CascadeConfig | None = None  # its stages are the models
+    pipeline: PipelineConfig | None = None  # its variants are the models
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
@@ -348,7 +348,7 @@ class Config:
         return (self.model, *self.more_models)
 
     def of(self, model: ModelConfig) -> Config:
-        """The same of one of the models alone."""
+        """The configuration of one of the models alone."""
         wanted = (
             self.deployment if model.lengths is None else dataclasses.replace(self.deployment, lengths=model.lengths)
         )
@@ -356,7 +356,7 @@ class Config:
         workers = self.workers
         if self.dedicated and workers.kind != "endpoints":
             workers = dataclasses.replace(workers, count=self.worker_count)
-        # What serves several models needs no allocation to begin with.
+        # Serving several models needs no initial allocation.
         control = dataclasses.replace(self.control, reallocate=True)
         return dataclasses.replace(
             self,
@@ -439,7 +439,7 @@ class Config:
 
     @property
     def worker_count(self) -> int:
-        """Workers in all."""
+        """The number of workers in all."""
         if self.workers.kind == "endpoints":
             return len(self.workers.endpoints)
         if self.workers.count is None and self.dedicated:
@@ -448,12 +448,12 @@ class Config:
 
     @property
     def dedicated(self) -> bool:
-        """Whether each of several models has workers of its own."""
+        """Whether each of several models has dedicated workers."""
         return bool(self.more_models) and self.model.workers is not None
 
     @property
     def worker_limits(self) -> tuple[int, int]:
-        """Fewest and most workers that auto-scaling may make of them."""
+        """The fewest and the most workers that auto-scaling may use."""
         highest = self.scaling.max_workers if self.scaling.max_workers is not None else self.worker_count
         least = max(self.scaling.min_workers, len(self.models)) if self.dedicated else self.scaling.min_workers
         return min(least, highest), highest

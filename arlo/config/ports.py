@@ -1,4 +1,4 @@
-"""The section of the configuration that says where clients come in, and who may: [gateway]. See model.py."""
+"""The configuration section for the ports that clients use, and for access to them: [gateway]. See model.py."""
 
 from __future__ import annotations
 

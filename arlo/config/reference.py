@@ -35,7 +35,7 @@ def reference() -> str:
 
 
 def tables(heading: str, cls: type[Any]) -> str:
-    """One section: its heading, what it is, a table of its keys."""
+    """One section: its heading, its description, a table of its keys."""
     parts = [
         f"## {heading}\n\n{(cls.__doc__ or '').strip()}\n",
         "| key | type | default | meaning |\n|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""The models of a cascade's stages, as those of a configuration."""
+"""The models of a cascade's stages, in the form of configured models."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from arlo.errors import ConfigError
 
 @functools.lru_cache(maxsize=8)
 def cascade_manifest(path: Path) -> CascadeManifest:
-    """cascade.json, read once: what is served does not change under our feet. ConfigError."""
+    """cascade.json, read once, so that the served cascade does not change at run time. ConfigError."""
     return CascadeManifest.load(path)
 
 
 def cascade_name(config: CascadeConfig) -> str:
-    """What clients ask for."""
+    """The name that clients use."""
     return config.name or cascade_manifest(config.manifest).name
 
 
 def stage_name(config: CascadeConfig, stage: str) -> str:
-    """Name of the model of a stage, which clients do not see."""
+    """The name of a stage's model, which clients do not see."""
     return f"{cascade_name(config)}.{stage}"
 
 
 def stage_models(config: CascadeConfig) -> tuple[ModelConfig, ...]:
-    """A [[model]] for each stage. FieldError, ConfigError."""
+    """A [[model]] for each stage. Raises FieldError or ConfigError."""
     manifest = cascade_manifest(config.manifest)
     try:
         manifest.point(config.point)
@@ -61,8 +61,8 @@ def stage_models(config: CascadeConfig) -> tuple[ModelConfig, ...]:
 
 
 def _check_vocabularies(manifest: CascadeManifest, folder: Path) -> None:
-    """Stages of different vocabularies are asked by text, so each must have a tokenizer. Whether the gateway knows it,
-    the gateway says."""
+    """Check that stages of different vocabularies each have a tokenizer, for they take text. The gateway checks whether
+    it supports that tokenizer."""
     if len({stage.tokenizer_group for stage in manifest.stages}) == 1:
         return
     for stage in manifest.stages:

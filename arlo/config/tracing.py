@@ -1,4 +1,4 @@
-"""The section of the configuration that says where traces go. See model.py."""
+"""The configuration section for the destination of traces. See model.py."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(study: Study, kind: Any, bins: tuple[int, ...]) -> dict[str, Any]:
-    """`kind`: of calibrator, or auto; `bins`: longest rows of length bins. ConfigError where texts are too few."""
+    """`kind`: of calibrator, or auto; `bins`: longest rows of length bins. ConfigError if there are too few texts."""
     from arlo.cascade import calibration as fitting
     from arlo.cascade.decide import in_order
     from arlo.cascade.spec import Calibrator

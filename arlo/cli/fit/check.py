@@ -1,4 +1,4 @@
-"""What the points give on the test split, against the bars that they should meet."""
+"""The results of the points on the test split, compared with the bars that they should meet."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MOST_ECE = 0.05
 
 
 def check(test: Study, tolerance: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Each stage and each point on the test split; `failed` says which bars it missed. Accuracy is a bar of the default
-    point alone, as others may be made for another accuracy."""
+    """Each stage and each point on the test split; `failed` names the bars that it missed. Accuracy is a bar of the
+    default point alone, as other points may be made for another accuracy."""
     cascade = test.cascade
     stages = [_stage(test, s) for s in range(test.stages)]
     most = {cascade.default_point: tolerance}
@@ -25,7 +25,7 @@ def check(test: Study, tolerance: float) -> tuple[list[dict[str, Any]], list[dic
 
 
 def _stage(test: Study, s: int) -> dict[str, Any]:
-    """Calibration of one stage on the test split."""
+    """The calibration of one stage on the test split."""
     from arlo.cascade import calibration as fitting
     from arlo.cascade.decide import in_order
     from arlo.cascade.spec import Calibrator
@@ -50,7 +50,7 @@ def _point(test: Study, point: Point, *, tolerance: float) -> dict[str, Any]:
     less = played.against_last(test.truth)
     last_ms, last_p99 = float(test.ms[:, -1].mean()), float(np.quantile(test.ms[:, -1], 0.99))
     failed = []
-    if point.guarantee is not None:  # judged by what was promised, whatever the tolerance
+    if point.guarantee is not None:  # judged by its promise, without the tolerance
         risk, low = _risk(test, played, point.guarantee.risk)
         if low > point.guarantee.epsilon:
             failed.append(

@@ -47,7 +47,7 @@ data: JSON lines, {"text", "text_pair"?, "label"?, "group"?}. Texts of one group
 splits. Without labels, accuracy is agreement with the last stage, and is called so."""
 
 RISKS = ("disagreement", "harm", "accuracy loss")
-# The options that say how a cascade is fitted, with their defaults.
+# The options for fitting a cascade, with their defaults.
 DEFAULTS: dict[str, Any] = {
     "split": None,
     "calibrator": "temperature",
@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Fit:
-    """One run: the cascade as far as it is fitted, and what its steps read."""
+    """One run: the cascade as far as it is fitted, and the inputs of its steps."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from arlo.cascade.records import Records, read_data
@@ -186,14 +186,14 @@ class Fit:
         self.cascade: CascadeManifest = describe(self.wanted)
         self.folder = self.wanted.out.parent
         self.data: Data = read_data(args.data)
-        self.data.labels(self.cascade.labels)  # before hours are spent on texts that nothing can be learnt from
+        self.data.labels(self.cascade.labels)  # before hours are spent on texts that teach nothing
         used = self.wanted.before.data if self.wanted.before is not None else None
         self.split = shares(args.split) or (used.split if used is not None else (0.4, 0.3, 0.3))
         self.records = Records(args.records or self.folder / "records", self.data)
         self.steps.keep({name: getattr(args, name) for name in DEFAULTS})
 
     def run(self) -> int:
-        """All steps; 1 where a bar is missed."""
+        """Run all steps; 1 if a bar is missed."""
         from arlo.cli.fit.check import check
         from arlo.cli.fit.show import Fitted
 
@@ -301,7 +301,7 @@ class Fit:
         return found
 
     def _kept_points(self, made: list[Point]) -> list[Point]:
-        """Points of before that are not made again. Thresholds of other calibrators mean nothing."""
+        """The earlier points that are not made again. Thresholds of other calibrators mean nothing."""
         before = self.wanted.before
         if before is None or [s.calibrator for s in before.stages] != [s.calibrator for s in self.cascade.stages]:
             return []
@@ -309,7 +309,7 @@ class Fit:
         return [point for point in before.points if point.name not in names]
 
     def _read(self) -> Any:
-        """What every step after the records reads: which engines' answers to which texts, and how they are split."""
+        """The input of every step after the records: the engines' answers to the texts, and the split."""
         from arlo.cascade.study import stage_key
 
         keys = [stage_key(self.cascade, self.folder, self.records, s) for s in range(len(self.cascade.stages))]
@@ -323,7 +323,7 @@ class Fit:
         )
 
     def _ask(self, test: Study, found: list[dict[str, Any]]) -> None:
-        """Each point through the gateway."""
+        """Ask each point through the gateway."""
         from arlo.cli.fit.served import compare
 
         target, tokenizer = self.args.target, self.folder / self.cascade.stages[0].repository

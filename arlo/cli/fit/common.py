@@ -1,4 +1,4 @@
-"""What the parts of `arlo fit` share: options that are lists, and the study of a cascade."""
+"""The shared parts of `arlo fit`: options that are lists, and the study of a cascade."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def folder_of(cascade: Path) -> Path:
 
 
 def need_scipy() -> None:
-    """EnvironmentProblem where it is not installed."""
+    """EnvironmentProblem if it is not installed."""
     import importlib.util
 
     if importlib.util.find_spec("scipy") is None:
@@ -46,7 +46,7 @@ def need_scipy() -> None:
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...]:
-    """The numbers of a list joined by commas; empty where the option is absent."""
+    """The numbers of a list joined by commas; empty if the option is absent."""
     try:
         found = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
@@ -76,7 +76,7 @@ def names(text: str | None) -> tuple[str, ...]:
 
 
 def shares(text: str | None) -> tuple[float, float, float] | None:
-    """--split: three shares whose sum is 1; None where it is absent."""
+    """The three shares of --split, whose sum is 1; None if it is absent."""
     if text is None:
         return None
     found = numbers(text, "--split")

@@ -1,7 +1,7 @@
-"""What a batch of each stage costs in energy, by length.
+"""The energy of a batch of each stage, by length.
 
-Measured on a worker that has nothing else to do, by the counter of its GPU (NVML) or of the machine's CPUs (RAPL, with
-all else that runs there): batches one after the other, idle power included. With --watts, modelled from the measured
+Measured on an otherwise idle worker, by the counter of its GPU (NVML) or of the machine's CPUs (RAPL, including all
+else that runs there): batches one after the other, idle power included. With --watts, modelled from the measured
 latencies as full power for as long as a batch takes.
 """
 
@@ -45,7 +45,7 @@ def stage_energy(
 
 
 def _places(runtime: Runtime) -> list[tuple[int, int]]:
-    """(tokens, rows) of which the latency was measured; of a static runtime at its length. ConfigError without any."""
+    """The (tokens, rows) with a measured latency; of a static runtime at its length. ConfigError without any."""
     if not runtime.latency:
         raise ConfigError(
             f"runtime {runtime.name} was not measured on a device yet: `arlo compile profile` does that first"
@@ -55,7 +55,7 @@ def _places(runtime: Runtime) -> list[tuple[int, int]]:
 
 
 def counter_of() -> Counter:
-    """The counter of the first GPU, else of the CPUs. EnvironmentProblem where nothing counts."""
+    """The counter of the first GPU, else of the CPUs. EnvironmentProblem if there is none."""
     from arlo.cascade.energy import NvmlCounter, RaplCounter
 
     try:
@@ -126,7 +126,7 @@ async def _measured(
 
 
 def batch_mj(call: Any, counter: Counter, seconds: float, stop: threading.Event) -> float:
-    """mJ of one call, of so many seconds of calls one after the other. EnvironmentProblem where nothing was counted."""
+    """mJ of one call, from so many seconds of calls one after the other. EnvironmentProblem if nothing was counted."""
     for _ in range(WARM):
         call()
     began_s, began_j, calls = monotonic_s(), counter.joules(), 0

@@ -1,6 +1,6 @@
-"""Texts run through compiled engines on real workers, one text at a time; what they say is kept as it comes.
+"""Texts run through compiled engines on real workers, one text at a time; their answers are stored as they come.
 
-Engines take turns of PART texts, so that what else the machine does meanwhile slows all of them alike.
+Engines take turns of PART texts, so that other work on the machine slows all of them alike.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PART = 256  # rows that are written at a time
 WARM = 5  # calls of each runtime that are not counted
 
 Tokens = tuple[NDArray[np.int64], NDArray[np.int64] | None]  # ids and type ids of a row
-Cut = Callable[["Vocabulary", NDArray[np.int64], int, int], NDArray[np.int64]]  # of ids, so many, a row: places to keep
+Cut = Callable[["Vocabulary", NDArray[np.int64], int, int], NDArray[np.int64]]  # of ids, count, row: places to keep
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class Job:
     what: str
     rows: tuple[int, ...]  # that are not recorded yet
     importance: bool = False  # whether it is asked for
-    places: Callable[[int], NDArray[np.int64] | None] = lambda _: None  # of a row's tokens that are kept; None: all
+    places: Callable[[int], NDArray[np.int64] | None] = lambda _: None  # of a row's kept tokens; None: all
 
 
 def whole(name: str, repository: Path, data: Data, records: Records, *, importance: bool = False) -> Job:
-    """Every text, as it is."""
+    """The job of every text, unchanged."""
     key = records.key(name, engine_hash(Manifest.load(repository)))
     return Job(repository, key, name, left(key, data, records), importance)
 
@@ -63,13 +63,13 @@ def left(key: str, data: Data, records: Records) -> tuple[int, ...]:
 
 
 class Stages:
-    """What there is to record of a cascade. `folder`: of its cascade.json."""
+    """The parts of a cascade to record. `folder`: of its cascade.json."""
 
     def __init__(self, cascade: CascadeManifest, folder: Path, data: Data, records: Records) -> None:
         self._cascade, self._folder, self._data, self._records = cascade, folder, data, records
 
     def record(self, alphas: Sequence[float], *, threads: int) -> None:
-        """Whole texts, then texts pruned with each alpha; what is recorded already is kept."""
+        """Record whole texts, then texts pruned with each alpha; existing records are kept."""
         self.run([self.whole(s) for s in range(len(self._cascade.stages))], threads=threads)
         for alpha in alphas:
             self.run([self.pruned(s, alpha) for s in range(1, len(self._cascade.stages))], threads=threads)
@@ -79,7 +79,7 @@ class Stages:
         record(work, self._data, self._records, threads=threads)
 
     def whole(self, stage: int) -> Job:
-        """Texts as they are; with importance where the next stage may need it."""
+        """The job of whole texts; with importance if the next stage may need it."""
         each = self._cascade.stages[stage]
         repository = self._folder / each.repository
         return whole(each.name, repository, self._data, self._records, importance=self._asked(stage))
@@ -87,8 +87,8 @@ class Stages:
     def pruned(
         self, stage: int, alpha: float, how: str = "importance", *, to_level: bool = True, cut: Cut | None = None
     ) -> Job:
-        """Texts as the stage before leaves them. `how`: the name of the records; `cut`: which tokens are kept
-        instead of the important ones, as many of them."""
+        """The job of texts as the stage before leaves them. `how`: the name of the records; `cut`: which tokens are
+        kept instead of the important ones, as many of them."""
         from arlo.cascade.prune import Rewording, prune
         from arlo.cascade.spec import Prune
         from arlo.cascade.study import pruned_variant, stage_key
@@ -127,8 +127,8 @@ class Stages:
         return self._without_whole(job, stage)
 
     def _without_whole(self, job: Job, stage: int) -> Job:
-        """The records of texts that nothing is left out of are copied. Not where importance is recorded, too, which is
-        read together with how it was asked for."""
+        """Copy the records of texts that lose nothing. Not if importance is also recorded, which is read together with
+        how it was asked for."""
         said = self._records.load(self.whole(stage).key)
         if job.importance or said is None or not job.rows:
             return job
@@ -167,7 +167,7 @@ class Tokenize:
 
 
 def runtimes_of(manifest: Manifest) -> list[Runtime]:
-    """Those that serve, by ascending length: static ones, or the dynamic one where that is advised or all there is."""
+    """The runtimes that serve, by ascending length: static ones, or the dynamic one if advised or the only one."""
     dynamic = [r for r in manifest.runtimes if r.dynamic]
     static = [r for r in manifest.runtimes if not r.dynamic]
     advised = manifest.recommendation is not None and manifest.recommendation.serve == "dynamic"
@@ -175,7 +175,7 @@ def runtimes_of(manifest: Manifest) -> list[Runtime]:
 
 
 def record(work: Sequence[Job], data: Data, records: Records, *, threads: int) -> None:
-    """Run jobs, each on its own worker; none is started where nothing is missing."""
+    """Run jobs, each on its own worker; none is started if nothing is missing."""
     from rich.console import Console
 
     from arlo.profiler.findings import BUSY

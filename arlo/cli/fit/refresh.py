@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     apart = signs(before, sample)
     cascade, temperatures = fit_temperatures(before, sample) if args.temperatures else (before, [])
     if args.temperatures:
-        sample = sample.take(_second(sample))  # thresholds on rows that no T was fitted on
+        sample = sample.take(_second(sample))  # thresholds come from rows that no T was fitted on
     fit = functools.partial(_refreshed, cascade, folder, sample, bins=lengths(args.by_length, "--by-length") or None)
     olds = list(before.points) if args.temperatures else [chosen]
     pairs = [(old, *fit(old, old.name if args.temperatures else f"{old.name}-refreshed")) for old in olds]

@@ -70,7 +70,7 @@ def _curve(study: Study, test: Study) -> Document:
 
 
 def _ways(test: Study) -> Document:
-    """Each stage alone, and each point."""
+    """The measurements of each stage alone, and of each point."""
     rows = [
         (stage.name, share(float((said.answer == test.truth).mean())), f"{ms:.3g}")
         for stage, said, ms in zip(test.cascade.stages, test.said, test.ms.mean(axis=0).tolist(), strict=True)

@@ -15,7 +15,7 @@ CURVE_POINTS = 200
 
 
 def search(study: Study, options: Options) -> dict[str, Any]:
-    """The points as cascade.json has them, the curve, what ensembles gain, accuracies of stages alone, and warnings."""
+    """The points as in cascade.json, the curve, the gain of ensembles, accuracies of stages alone, and warnings."""
     from rich.console import Console
 
     from arlo.cascade.drift import quantiles
@@ -42,7 +42,7 @@ def search(study: Study, options: Options) -> dict[str, Any]:
 
 
 def _curve(found: Found) -> list[list[float]]:
-    """At most CURVE_POINTS of the front."""
+    """At most CURVE_POINTS points of the front."""
     front = found.front
     at = np.unique(np.linspace(0, len(front) - 1, min(CURVE_POINTS, len(front))).round().astype(np.int64))
     return [list(each) for each in zip(front.accuracy[at].tolist(), front.cost[at].tolist(), strict=True)]

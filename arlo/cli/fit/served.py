@@ -1,4 +1,4 @@
-"""`arlo fit --target`: the test split through a gateway that serves the cascade, compared with the records."""
+"""`arlo fit --target`: the test split sent through a gateway that serves the cascade, compared with the records."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from arlo.cascade.study import Study
 
 ROWS = 16  # of a request; the soft rule counts them from 0
-CLOSE = 1e-3  # confidences: engines compute a row among others with other rounding
+CLOSE = 1e-3  # confidences: engines round a row differently when it is batched with others
 
 
 def compare(
     study: Study, data: Data, point: Point, *, target: str, model: str, tokenizer: Path, seed: int
 ) -> dict[str, Any]:
-    """What a gateway makes of the study's rows at a point, asked for by name: counts of rows as recorded, of others by
-    what differs, and of degraded ones, which say so. ClientError where it cannot be asked."""
+    """Compare the gateway's answers to the study's rows at a point, asked for by name: counts of rows as recorded, of
+    others by their difference, and of rows reported as degraded. ClientError if it cannot be asked."""
     from arlo.cascade.decide import walk
     from arlo.client import Client
 

@@ -1,4 +1,4 @@
-"""What a fit found, as JSON and as a table."""
+"""The results of a fit, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMES = ("mean ms", "of last", "p99 of last")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """What the steps found; `stages` and `points` are of the test split."""
+    """The results of the steps; `stages` and `points` are of the test split."""
 
     study: Study
     calibration: dict[str, Any]
@@ -26,11 +26,11 @@ class Fitted:
 
     @property
     def failed(self) -> list[str]:
-        """Bars that are missed."""
+        """The bars that are missed."""
         return [line for each in (*self.stages, *self.points) for line in each["failed"]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Stages and points with what the test split says of them, and what they are made of."""
+        """Stages and points with their results on the test split, and their inputs."""
         calibrated = {each["name"]: each for each in self.calibration["stages"]}
         made = {each["name"]: each for each in self.searched["points"]}
         return {
@@ -89,7 +89,7 @@ def _calibrated(stage: Stage) -> str:
 
 
 def _with(point: Point) -> str:
-    """What a point uses in addition to thresholds."""
+    """The methods that a point uses in addition to thresholds."""
     parts = [
         f"soft rule, c {point.rules[0][0].c:g}" if point.rules[0][0].kind == "soft" else "",
         "thresholds by length" if len(point.rules[0][0].t) > 1 else "",

@@ -30,7 +30,7 @@ class Wanted:
     name: str = "cascade"
     labels: tuple[str, ...] = ()  # in the order of the first stage's logits; none: its own
     orders: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # labels of a stage's logits
-    before: CascadeManifest | None = None  # what `out` holds already
+    before: CascadeManifest | None = None  # the present contents of `out`
     again: bool = False  # a cascade.json is named, not its stages
 
 
@@ -69,7 +69,7 @@ def wanted_of(args: argparse.Namespace) -> Wanted:
 
 
 def describe(wanted: Wanted) -> CascadeManifest:
-    """The stages without calibrators and points. ConfigError where they do not fit together."""
+    """The stages without calibrators and points. ConfigError if they do not fit together."""
     from arlo.cascade.manifest import CascadeManifest, Importance, Stage, VocabularyFile, repository_hash
 
     manifests = {name: Manifest.load(path) for name, path in wanted.repositories.items()}
@@ -171,7 +171,7 @@ def _label_count(manifest: Manifest) -> int:
 
 
 def _groups(given: dict[str, Path], manifests: dict[str, Manifest]) -> tuple[dict[str, int], list[Any]]:
-    """Number of each stage's vocabulary, and what each says of words. A stage without a tokenizer is a group alone."""
+    """The number of each stage's vocabulary, and each one's words. A stage without a tokenizer is a group alone."""
     from arlo.cascade.prune import vocabulary_of
 
     found: dict[str, Any] = {}
@@ -188,7 +188,7 @@ def _groups(given: dict[str, Path], manifests: dict[str, Manifest]) -> tuple[dic
 
 
 def _warn_of_text(given: dict[str, Path], manifests: dict[str, Manifest]) -> None:
-    """Stages of different vocabularies need text, which the gateway makes into tokens for each."""
+    """Warn that stages of different vocabularies need text, which the gateway tokenises for each."""
     unread = {name: why for name in given if (why := _no_text(given[name], manifests[name]))}
     text = "the stages have different vocabularies: clients send text, which is made into tokens for each"
     if unread:
@@ -201,7 +201,7 @@ def _warn_of_text(given: dict[str, Path], manifests: dict[str, Manifest]) -> Non
 
 
 def _no_text(repository: Path, manifest: Manifest) -> str:
-    """Why the gateway makes no tokens of text for a stage; empty: it does."""
+    """Why the gateway cannot tokenise text for a stage; empty: it can."""
     from arlo._core import Tokenizer
     from arlo.catalog.tokenizer import read_tokenizer
 

@@ -1,4 +1,4 @@
-"""What each step of a fit found, in a file beside the cascade: a step whose inputs are unchanged is not run again."""
+"""The results of each step of a fit, in a file next to the cascade: a step whose inputs are unchanged is not rerun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def say(text: str) -> None:
 
 
 class Steps:
-    """The file, `cascade.fit.json`: options of the last fit, and its steps. Empty where it is missing, damaged or of
+    """The file `cascade.fit.json`: options of the last fit, and its steps. Empty if it is missing, damaged or of
     another format."""
 
     def __init__(self, path: Path) -> None:
@@ -34,12 +34,12 @@ class Steps:
             self._kept, self.options = {}, {}
 
     def keep(self, options: dict[str, Any]) -> None:
-        """The options that these steps are made with."""
+        """Store the options that these steps are made with."""
         self.options = options
         self._save()
 
     def run(self, name: str, inputs: Any, make: Callable[[], Any]) -> Any:
-        """What `make` returns, as JSON gives it back; what was kept where the same inputs have been seen before."""
+        """The result of `make`, as JSON gives it back; the stored one if the same inputs have been seen before."""
         digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
         kept = self._kept.get(name)
         if isinstance(kept, dict) and kept.get("inputs") == digest:

@@ -1,4 +1,4 @@
-"""`arlo fit --variants`: how accurate variants of a stage are, row by row; a flow reads it as its `records`."""
+"""`arlo fit --variants`: the accuracy of a stage's variants, row by row; a flow reads it as its `records`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from arlo.catalog.flow_outcomes import Outcomes, VariantOutcomes
 
 ENOUGH = 1000  # rows; below it, intervals are wide
-FIT_ROWS = 200  # below it, probabilities are left as they are
+FIT_ROWS = 200  # with fewer, probabilities are left as they are
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record what is missing, write the outcomes, print accuracies."""
+    """Record the missing rows, write the outcomes, print accuracies."""
     from arlo.cascade.records import Records, read_data
     from arlo.catalog.flow_outcomes import Outcomes
     from arlo.cli.fit.record import record, whole

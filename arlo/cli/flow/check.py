@@ -1,4 +1,4 @@
-"""`arlo plan flow`: what is wrong or odd about a flow."""
+"""`arlo plan flow`: errors and oddities of a flow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arlo.cli.text import print_json
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings; 1 when nothing could be served in time."""
+    """Print the findings; 1 if nothing could be served in time."""
     from arlo.planning.flows.check import check
 
     flow = load_flow(args.flow)

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _window(flow: Flow, args: argparse.Namespace) -> Sequence[Second]:
-    """Seconds as they are counted when the flow is served: of a trace, at the demand, or of a Poisson process."""
+    """Seconds counted as if the flow were served: of a trace, at the demand, or of a Poisson process."""
     import numpy as np
 
     from arlo.planning.flows.live import drawn
@@ -54,7 +54,7 @@ def _window(flow: Flow, args: argparse.Namespace) -> Sequence[Second]:
 
     random, seconds = np.random.default_rng(0), WINDOW_S + max(round(flow.plan_period_s), 1)
     if not (math.isfinite(args.demand) and args.demand > 0):
-        return ()  # the planner says so
+        return ()  # the planner reports it
     if args.trace is None:
         return drawn(flow, random.poisson(args.demand, seconds).tolist(), random)
     arrived = read_trace(args.trace).arrived_at_s
@@ -63,7 +63,7 @@ def _window(flow: Flow, args: argparse.Namespace) -> Sequence[Second]:
 
 
 def as_json(plan: FlowPlan) -> dict[str, Any]:
-    """A plan for scripts."""
+    """The plan in a form for scripts."""
     flow = plan.flow
     backup = dict(plan.backup())
     return {

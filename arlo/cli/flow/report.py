@@ -1,4 +1,4 @@
-"""`arlo plan flow --report`: one page about a flow: its instances, and what plans make of it as demand grows."""
+"""`arlo plan flow --report`: one page about a flow: its instances, and its plans as demand grows."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _point(plan: FlowPlan) -> dict[str, Any]:
 
 
 def _what_is_free(flow: Flow) -> str:
-    """Why one line runs below the other."""
+    """The reason why one line runs below the other."""
     free = "a share" if isinstance(flow.utilisation, str) else f"{1 - flow.utilisation:.0%}"
     return (
         f"A plan leaves {free} of each stage's capacity free for arrivals above the mean (utilisation), so it gives up "
@@ -115,7 +115,7 @@ def _curves(plans: dict[str, list[FlowPlan]], note: str) -> list[Document]:
 
 
 def _pools(plan: FlowPlan) -> Document:
-    """Stages in the order of the tree, further in the deeper they are."""
+    """Stages in the order of the tree, indented by depth."""
     flow = plan.flow
     rows = [
         (

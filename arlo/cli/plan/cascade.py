@@ -24,7 +24,7 @@ MOST_ROWS = 400_000
 
 
 def run(args: argparse.Namespace, workers: int) -> int:
-    """Simulate every point, with `workers` or, for an accuracy, the fewest up to that; 1 when none meets the SLO."""
+    """Simulate every point, with `workers` or, for an accuracy, the fewest up to that; 1 if none meets the SLO."""
     from arlo.simulator.cascade.build import repository_runtimes
     from arlo.simulator.cascade.schemes import alone, whole
 
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace, workers: int) -> int:
 
 
 def _fewest(most: int, row: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """The row of the fewest workers that meet the SLO; of all of them where none do."""
-    best, short = row(most), 0  # `short`: so many are not enough
+    """The row of the fewest workers that meet the SLO; of all of them if none do."""
+    best, short = row(most), 0  # `short`: a number that is too small
     while best["meets_slo"] and best["workers"] - short > 1:
         middle = row((best["workers"] + short) // 2)
         if middle["meets_slo"]:

@@ -89,7 +89,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     how = parser.add_argument_group("solving")
     for key, brief, default in (
         ("solver", "what solves it", ControlConfig.solver),
-        # Not those of `arlo serve`: the paper's numbers come from Eq. 1, and no cluster waits for the answer.
+        # Unlike in `arlo serve`: the paper's numbers come from Eq. 1, and no cluster waits for the answer.
         ("objective", "paper: Eq. 1 as printed; queueing: with waiting under random arrivals, exact only", "paper"),
     ):
         how.add_argument(
@@ -173,7 +173,7 @@ def _solve(problem: AllocationProblem, solver: Solver, time_limit_s: float) -> A
 
 
 def as_dict(problem: AllocationProblem, allocation: Allocation, load_ms: Sequence[int | None] = ()) -> dict[str, Any]:
-    """One plan as JSON: the answer first, then what it means for each runtime. load_ms: null where not measured."""
+    """One plan as JSON: the answer first, then its effect on each runtime. load_ms: null if not measured."""
     from arlo.planning.allocation.problem import flow
     from arlo.planning.allocation.queueing import predicted_mean_ms
 
@@ -200,7 +200,7 @@ def as_dict(problem: AllocationProblem, allocation: Allocation, load_ms: Sequenc
 
 
 def warnings_of(problem: AllocationProblem, allocation: Allocation, objective: str) -> dict[str, str]:
-    """What a reader of the numbers should know: a word or two -> the sentence."""
+    """The caveats for a reader of the numbers: a word or two -> the sentence."""
     from arlo.planning.allocation.problem import flow
 
     if allocation.reason is not None:

@@ -1,4 +1,4 @@
-"""What `arlo plan` reads: runtimes from options, a repository or a latency profile; demand from options or a trace."""
+"""The inputs of `arlo plan`: runtimes from options, repository or latency profile; demand from options or a trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_ROWS = 1000  # of a range of workers
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Runtimes:
-    """The runtimes to allocate, by ascending max_length, and what there is to say of their source."""
+    """The runtimes to allocate, by ascending max_length, with notes on their source."""
 
     max_lengths: tuple[int, ...]
     curves: tuple[LatencyCurve, ...]
@@ -33,7 +33,7 @@ class Runtimes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BinnedDemand:
-    """Q for each runtime, requests per SLO period, and what there is to say of its source."""
+    """Q for each runtime, requests per SLO period, with notes on its source."""
 
     demand: tuple[float, ...]
     warnings: tuple[str, ...] = ()
@@ -64,12 +64,12 @@ def workers(text: str) -> list[int]:
 
 
 def is_range(text: str) -> bool:
-    """Whether --workers names a range, of one number or more."""
+    """Whether --workers is a range, of one number or more."""
     return "-" in text
 
 
 def runtimes(args: argparse.Namespace) -> Runtimes:
-    """From --repository, --profile, both, or --max-lengths and --latency-ms."""
+    """The runtimes from --repository, --profile, both, or --max-lengths and --latency-ms."""
     files = args.repository is not None or args.profile is not None
     given = args.max_lengths is not None or args.latency_ms is not None
     if files and given:
@@ -84,7 +84,7 @@ def runtimes(args: argparse.Namespace) -> Runtimes:
 
 
 def demand(args: argparse.Namespace, max_lengths: tuple[int, ...]) -> BinnedDemand:
-    """From --demand, --trace, or --rate with --lengths."""
+    """The demand from --demand, --trace, or --rate with --lengths."""
     kinds = {"--demand": args.demand, "--trace": args.trace, "--rate": args.rate}
     chosen = [name for name, value in kinds.items() if value is not None]
     if len(chosen) != 1:
@@ -121,7 +121,7 @@ def histogram(spec: str) -> LengthHistogram:
         raise ConfigError(
             f"--lengths is tweets, fixed:N, uniform:MIN:MAX or a length histogram file, not {spec!r}{hint}"
         )
-    parse_lengths(spec)  # says what is wrong with it
+    parse_lengths(spec)  # raises an error if it is wrong
     if name == "tweets":
         return tweet_lengths()
     low, high = int(rest[0]), int(rest[-1])
@@ -220,7 +220,7 @@ def _demand_of_trace(path: Path, slo_ms: float, max_lengths: tuple[int, ...], lo
 def _binned(
     counted: LengthHistogram, rate: float, slo_ms: float, max_lengths: tuple[int, ...], longest: int | None
 ) -> BinnedDemand:
-    """Arrivals at `rate` with the lengths of a histogram, stretched to `longest` where given."""
+    """The arrivals at `rate` with the lengths of a histogram, stretched to `longest` if given."""
     import numpy as np
 
     from arlo.traces import rescale

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from arlo.simulator.division import Division
     from arlo.simulator.report.result import Result
 
-# What a demand for one model is told by.
+# The options that describe a demand for one model.
 OF_ONE = (
     "slo_ms",
     "max_lengths",
@@ -59,7 +59,7 @@ def run_models(args: argparse.Namespace) -> int:
 
 
 def as_dict(workers: int, division: Division) -> dict[str, Any]:
-    """One plan as JSON; None for a latency where nothing was answered."""
+    """One plan as JSON; None for a latency if nothing was answered."""
     return {
         "workers": workers,
         "together": _figures(division.shared, ("slo_attainment", "mean_ms")),
@@ -76,7 +76,7 @@ def _rows(division: Division) -> list[tuple[str, int, Any, Result]]:
 
 
 def _figures(of: Any, keys: tuple[str, ...] = ("slo_attainment", "mean_ms", "p99_ms")) -> dict[str, float | None]:
-    """Of a result, or of the row of a model in one."""
+    """The figures of a result, or of a model's row in one."""
     values = {key: of[key] if isinstance(of, Mapping) else getattr(of, key) for key in keys}
     return {key: float(value) if math.isfinite(value) else None for key, value in values.items()}
 

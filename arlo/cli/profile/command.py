@@ -92,7 +92,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is measured, where, and what a configuration says of workers (else its defaults)."""
+    """The subject of a measurement, its place, and the workers' settings in a configuration (else defaults)."""
 
     repository: Path
     out: Path
@@ -103,7 +103,7 @@ class Target:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, write, and print what was seen."""
+    """Measure, write, and print the results."""
     from arlo.catalog.manifest import Manifest
     from arlo.cli.recommend import recommended
     from arlo.profiler import LatencyProfile, ProfileOptions, with_profile
@@ -224,7 +224,7 @@ async def _measure(
 
 
 def _pool(target: Target, run_dir: Path) -> WorkerPool:
-    """One worker. One that is started here gets a folder of its own, away from a running `arlo serve`."""
+    """A pool of one worker. A worker started here gets a separate folder, away from a running `arlo serve`."""
     from arlo.workers import LocalPool
 
     config = target.config
@@ -241,7 +241,7 @@ def _pool(target: Target, run_dir: Path) -> WorkerPool:
         threads=target.threads,
         metrics=False,
         start_timeout_s=target.workers.start_timeout_s,
-        exit_timeout_s=2,  # only a request that was given up can be left
+        exit_timeout_s=2,  # only an abandoned request can be left
     )
 
 

@@ -1,4 +1,4 @@
-"""How `arlo compile profile` shows its way: a bar on a terminal, a line for each point elsewhere."""
+"""The progress display of `arlo compile profile`: a bar on a terminal, a line for each point elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def describe(progress: Progress) -> str:
-    """The latest point, or what is being loaded."""
+    """The latest point, or the runtime that is loading."""
     point = progress.point
     if point is None:
         return f"{progress.runtime}: loading"
@@ -25,7 +25,7 @@ def describe(progress: Progress) -> str:
 
 
 class LiveProgress:
-    """A context manager, and what profile_runtimes() calls with each Progress."""
+    """A context manager that profile_runtimes() calls with each Progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

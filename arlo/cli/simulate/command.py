@@ -1,4 +1,4 @@
-"""`arlo simulate`: what a cluster would do with a stream of requests, before anyone rents it."""
+"""`arlo simulate`: how a cluster would handle a stream of requests, before you rent it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _save(path: Path, asked: list[Plan]) -> None:
 
 
 def built(asked: list[Plan], args: argparse.Namespace) -> list[Built]:
-    """The scenarios; each named by what varies, or by what it is."""
+    """The scenarios; each named by the flags that vary, or by its description."""
     from arlo.simulator.scenario.build import build
 
     record = args.record is not None
@@ -160,7 +160,7 @@ def built(asked: list[Plan], args: argparse.Namespace) -> list[Built]:
 
 
 def title(config: Any) -> str:
-    """What a single run is called."""
+    """The name of a single run."""
     if config.run.name:
         return str(config.run.name)
     if config.cluster.serves is not None:
@@ -172,14 +172,14 @@ def title(config: Any) -> str:
 
 
 def jobs_for(scenarios: Sequence[Any], jobs: int | None) -> int | None:
-    """Processes to run them in: as asked; else one where starting more takes longer than what they would save."""
+    """Processes to run them in: as asked; else one if starting more takes longer than they would save."""
     if jobs is not None:
         return jobs
     return 1 if sum(scenario.workload.expected() for scenario in scenarios) < WORTH_PROCESSES else None
 
 
 def simulate(scenarios: Sequence[Any], jobs: int | None) -> list[Result]:
-    """Run them, in processes where that is worth it, with a bar on stderr where that is a terminal."""
+    """Run them, in processes if that is worth it, with a bar on stderr if that is a terminal."""
     from rich.console import Console
 
     from arlo.report.progress import LiveBar

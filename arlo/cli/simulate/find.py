@@ -32,7 +32,7 @@ def _on_time(result: Any) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """What a search came to: the number, None where no number of workers will do, and all that was tried."""
+    """The outcome of a search: the number, None if no number of workers will do, and all that was tried."""
 
     workers: int | None
     tried: dict[int, Any]  # workers -> Result, ascending
@@ -40,11 +40,11 @@ class Found:
     kept: Callable[[Any], float] = _on_time
 
     def worse_above(self, attainment: float) -> list[int]:
-        """Larger numbers that were tried and do not hold."""
+        """Larger numbers that were tried and miss the attainment."""
         return [n for n, r in self.tried.items() if n > (self.workers or n) and self.kept(r) < attainment]
 
     def as_dict(self, attainment: float, tried: Callable[[int, Any], Mapping[str, Any]]) -> dict[str, Any]:
-        """For JSON; `tried` says what of a number of workers and its result is shown."""
+        """The outcome for JSON; `tried` makes the fields of a number of workers and its result."""
         return {
             "workers": self.workers,
             "attainment": attainment,
@@ -65,8 +65,8 @@ class Found:
         also: str = "",
         close: str = "",
     ) -> None:
-        """A table of what was tried, and the number. `cells`: of a number and its result, under `columns`, of which the
-        last may be text. `also`: what else is kept beside the share on time. `close`: what to do about a near thing."""
+        """Print a table of the trials, and the number. `cells`: of a number and its result, under `columns`, the last
+        of which may be text. `also`: other conditions next to the share on time. `close`: advice for a near thing."""
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
@@ -100,7 +100,7 @@ def search(
 
     `kept`: of a result, the share that is to reach it. `load` workers could do all that arrives: far above it, more of
     them bring nothing. `width` runs are made at a time. More workers can do worse, as another number of them is
-    allocated otherwise. So the numbers below are checked one by one until CHECKED of them in a row do not hold.
+    allocated differently. So the numbers below are checked one by one until CHECKED of them in a row fail.
     """
     tried: dict[int, Any] = {}
 
@@ -114,11 +114,11 @@ def search(
     def ended(workers: int | None, limit: str = "") -> Found:
         return Found(workers, dict(sorted(tried.items())), limit, kept)
 
-    low, step = lowest - 1, max(1, round(MARGIN * lowest))  # low: does not hold, or is not possible
+    low, step = lowest - 1, max(1, round(MARGIN * lowest))  # low: fails, or is not possible
     high: int | None = None
     best = -1.0
     while high is None:
-        # As many as are run at a time, ever farther apart.
+        # As many as run at a time, ever farther apart.
         counts, at = [], low
         for _ in range(width):
             at = min(at + step, most)
@@ -155,7 +155,7 @@ def search(
 
 
 def find(asked: list[Plan], args: argparse.Namespace) -> int:
-    """For each combination of the lists: search, and print what was tried."""
+    """Search for each combination of the lists, and print the trials."""
     from arlo.cli.simulate import output
     from arlo.cli.simulate.command import built, jobs_for, simulate
 
@@ -173,7 +173,7 @@ def find(asked: list[Plan], args: argparse.Namespace) -> int:
         if plan.config.allocation.instances:
             raise ConfigError("--find-workers allocates anew for each number of GPUs: leave the instances out")
 
-        # Several at a time only where each takes long.
+        # Several at a time only if each takes long.
         alone = jobs_for([scenario] * 2, args.jobs) == 1
         width = 1 if alone else args.jobs or min(4, len(os.sched_getaffinity(0)))
 
@@ -235,7 +235,7 @@ def _print(made: Sequence[Any], found: list[Found], attainment: float, args: arg
         ]
 
     for built, each in zip(made, found, strict=True):
-        # The number of GPUs is what is looked for.
+        # The number of GPUs is the unknown, so the title leaves it out.
         console.print(escape(describe(built, short=True).partition(" GPUs, ")[2]), soft_wrap=True)
         each.print(
             console,

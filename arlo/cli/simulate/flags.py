@@ -39,7 +39,7 @@ def flags() -> tuple[KeyFlag, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """One run: its scenario, the flags that vary between the runs, and what to call it."""
+    """One run: its scenario, the flags that vary between the runs, and its name."""
 
     config: Any  # ScenarioConfig
     varied: dict[str, Any]
@@ -47,7 +47,7 @@ class Plan:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add those of keys, and those that need more than one key."""
+    """Add the flags of keys, and those that need more than one key."""
     for title, sections in GROUPS.items():
         group = parser.add_argument_group(title)
         for flag in flags():
@@ -75,7 +75,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def plans(args: argparse.Namespace) -> list[Plan]:
-    """The runs that the command line asks for, in the order of its lists. ConfigError says what to change."""
+    """The runs that the command line asks for, in the order of its lists. ConfigError gives the remedy."""
     from arlo.simulator.scenario import config as files
     from arlo.simulator.scenario.file import ScenarioConfig
 
@@ -98,7 +98,7 @@ def plans(args: argparse.Namespace) -> list[Plan]:
 
 
 def values_of(flag: KeyFlag, text: str) -> Iterator[Any]:
-    """What the text of a flag stands for: several where it may vary. ConfigError names the flag."""
+    """The values that the text of a flag means: several if it may vary. ConfigError names the flag."""
     if flag.kind == "path":
         yield Path(text).expanduser().absolute()
         return
@@ -113,7 +113,7 @@ def values_of(flag: KeyFlag, text: str) -> Iterator[Any]:
     if flag.kind == "spec" and ":" in text:  # steps:0=100,60=200: its commas are its own
         yield text
         return
-    # A length distribution or a path may hold commas; what sweeps does not.
+    # A length distribution or a path may hold commas; values that sweep do not.
     for part in text.split(",") if flag.flag.sweep else [text]:
         if flag.key == "workers" and "-" in part:
             yield from _span(part)
@@ -159,7 +159,7 @@ def _word(flag: KeyFlag, value: Any) -> str:
 
 
 def _config(base: Any, chosen: dict[KeyFlag, Any], args: argparse.Namespace) -> Any:
-    """The file's scenario with these values. FieldErrors are told in terms of the flags."""
+    """The file's scenario with these values. FieldErrors are worded in terms of the flags."""
     from arlo.config.field import FieldError
     from arlo.config.load import renamed
     from arlo.simulator.scenario.file import ScenarioConfig
@@ -191,7 +191,7 @@ def in_flags(text: str, file: Path | None) -> str:
 
 
 def _instances(parts: dict[str, Any], changes: dict[str, dict[str, Any]]) -> None:
-    """--instances says the number of workers too; --workers or another scheme set the file's instances aside."""
+    """--instances also sets the number of workers; --workers or another scheme overrides the file's instances."""
     allocation, cluster = changes.get("allocation", {}), changes.get("cluster", {})
     if "instances" in allocation:
         changes.setdefault("cluster", {}).setdefault("workers", sum(allocation["instances"]))
@@ -239,7 +239,7 @@ def _runtimes(parts: dict[str, Any], changes: dict[str, dict[str, Any]], args: a
 
 
 def _trace(parts: dict[str, Any], changes: dict[str, dict[str, Any]]) -> None:
-    """--trace sets aside what the file draws, and the other way round."""
+    """--trace overrides the file's drawn workload, and the other way round."""
     from arlo.simulator.scenario.sections import TRACE_EXCLUDES
 
     workload = changes.get("workload", {})
@@ -250,7 +250,7 @@ def _trace(parts: dict[str, Any], changes: dict[str, dict[str, Any]]) -> None:
         for key in ("rate", "duration_s"):
             workload.setdefault(key, None)
     elif parts["cluster"].serves is not None and {"counts", "segment"} & set(workload):
-        for key in ("rate", "duration_s"):  # theirs
+        for key in ("rate", "duration_s"):  # counts and segment give these
             workload.setdefault(key, None)
     elif parts["workload"].trace is not None and any(key in workload for key in drawn):
         workload["trace"] = None

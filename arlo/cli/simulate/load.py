@@ -1,4 +1,4 @@
-"""How much work a workload is, whatever the policy: the least number of workers that could carry it."""
+"""The work in a workload, independent of the policy: the least number of workers that could carry it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from arlo.simulator.scenario.scenario import RuntimeModel, Scenario, Workload
 
-MOST_REQUESTS = 20_000_000  # read to know the lengths; the rest is like them
+MOST_REQUESTS = 20_000_000  # read to learn the lengths; the rest is like them
 
 
 ROUNDING = 1e-9  # relative: a load of exactly 5 workers is computed as 5.000000000000001 at times
@@ -63,7 +63,7 @@ def _parts(scenario: Scenario) -> Iterator[tuple[Workload, Sequence[RuntimeModel
 
 
 def least_workers(offered: float) -> int:
-    """The smallest number of workers, at least 1, that could do what keeps `offered` of them busy."""
+    """The smallest number of workers, at least 1, for a load that keeps `offered` of them busy."""
     return max(1, math.ceil(offered * (1 - ROUNDING)))
 
 
@@ -71,13 +71,13 @@ def fewest_workers(scenario: Scenario, attainment: float) -> int:
     """No smaller number of workers can have the share `attainment` of the requests on time: their work alone takes
     longer than the workload and one SLO."""
     duration_s = scenario.workload.duration_s
-    if scenario.served is not None:  # rows may do with less than they could take
+    if scenario.served is not None:  # rows may need less than they could take
         return len({runtime.variant for runtime in scenario.runtimes}) if scenario.bundle == "variant" else 1
     return least_workers(offered_workers(scenario, attainment) * duration_s / (duration_s + scenario.slo_ms / 1000))
 
 
 def _row_ms(runtime: RuntimeModel, length: int) -> float:
-    """Time of one row, in the batch size that makes it the least."""
+    """The time of one row, in the batch size that minimises it."""
     from arlo.simulator.profiles import latency_ms
 
     points = runtime.truth or runtime.points

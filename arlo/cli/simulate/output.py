@@ -1,4 +1,4 @@
-"""What `arlo simulate` prints: one run, several compared, JSON, and what a reader should be told beside the figures."""
+"""The output of `arlo simulate`: one run, several compared, JSON, and caveats for the reader of the figures."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from arlo.simulator.report.result import Result
     from arlo.simulator.scenario.build import Built
 
-# Below this share on time, or above this share of time executing, it is asked whether the load can be carried at all.
+# Below this share on time, or above this share of time executing, the output checks if the load can be carried at all.
 DOUBT_ATTAINMENT, DOUBT_UTILIZATION = 0.97, 0.97
 GOAL, LOST = 0.99, 0.5
 
 
 def notes(built: Built, result: Result) -> list[str]:
-    """Warnings: lengths that nothing takes, a load that the workers cannot carry, too few workers for the SLO."""
+    """Warnings: lengths that no runtime takes, a load that the workers cannot carry, too few workers for the SLO."""
     scenario, said = built.scenario, []
     if result.requests == 0:
         return ["no request arrived: a longer --duration-s, a shorter --warmup-s or a higher --rate gives some"]
     attainment = result.slo_attainment
-    if built.notes:  # lengths that nothing takes: no number of workers changes that
+    if built.notes:  # lengths that no runtime takes: no number of workers changes that
         rejected = result.outcomes["rejected"]
         said = [f"{note}: {share(rejected / result.requests)} of the requests" for note in built.notes]
         attainment = result.outcomes["on_time"] / max(result.requests - rejected, 1)
@@ -71,12 +71,12 @@ def _workers(result: Result) -> str:
 
 
 def as_dict(plan: Plan, result: Result, said: list[str], price: float | None) -> dict[str, Any]:
-    """One run as JSON: the figures, what was varied, the warnings."""
+    """One run as JSON: the figures, the varied flags, the warnings."""
     return {**result.summary(), **cost_json(result, price), "varied": plan.varied, "warnings": said}
 
 
 def cost_json(result: Result, price: float | None) -> dict[str, Any]:
-    """The cost where a price is given."""
+    """The cost if a price is given."""
     if price is None:
         return {}
     month, million = (float(f"{value:.6g}") if math.isfinite(value) else None for value in cost(result, price))
@@ -122,7 +122,7 @@ HOURS_A_MONTH = 730.0
 
 
 def cost(result: Result, price: float) -> tuple[float, float]:
-    """In the unit of `price`, which is of a GPU-hour: a month of such load, and a million requests on time."""
+    """The cost of a month of such load, and of a million requests on time, in the unit of `price` per GPU-hour."""
     on_time = result.outcomes["on_time"]
     million = result.gpu_hours * price / on_time * 1e6 if on_time else math.nan
     return result.workers_mean * HOURS_A_MONTH * price, million
@@ -213,7 +213,7 @@ def histogram(result: Result, rows: int = 10, width: int = 40) -> list[Text]:
 
 
 def _models(result: Result) -> Any:
-    """Of several models each."""
+    """The figures of each of several models."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -233,7 +233,7 @@ def _models(result: Result) -> Any:
 
 
 def _runtimes(result: Result) -> Any:
-    """Runtimes: instances over time, what they served."""
+    """Runtimes: their instances over time, and the rows they served."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -255,7 +255,7 @@ def _runtimes(result: Result) -> Any:
 
 
 def _print_figures(console: Any, result: Result) -> None:
-    """What is known of answers: numbers in a line, shares and counts by name in one each, parts in a table."""
+    """Print the figures of answers: numbers in a line, shares and counts by name in one each, parts in a table."""
     from rich.table import Table
 
     if not result.figures.more:
@@ -283,7 +283,7 @@ def _print_figures(console: Any, result: Result) -> None:
 
 
 def span(counts: Any) -> str:
-    """`4`, or `2-5` where it varied."""
+    """`4`, or `2-5` if it varied."""
     if not len(counts):
         return "-"
     low, high = int(np.min(counts)), int(np.max(counts))
@@ -309,13 +309,13 @@ def figures(result: Result) -> tuple[float, ...]:
 
 
 def known_share(value: float | None) -> str:
-    """`-` where it is not known."""
+    """The share, `-` if it is not known."""
     return "-" if value is None or math.isnan(value) else share(value)
 
 
 _FORMS = (ms, ms, share, lambda v: f"{v:,.1f}", lambda v: f"{v:.4g}", lambda v: f"{v:.1%}", known_share, known_share,
           lambda v: f"{v:,.6g}", lambda v: f"{v:.3g}")  # fmt: skip
-_POINTS = {2: 2, 5: 1, 6: 2, 7: 2}  # columns whose change is told in percentage points, and its digits
+_POINTS = {2: 2, 5: 1, 6: 2, 7: 2}  # columns whose change is given in percentage points, and its digits
 
 
 def row(result: Result, first: Result | None, changed: set[int]) -> list[Text]:
@@ -333,7 +333,7 @@ def row(result: Result, first: Result | None, changed: set[int]) -> list[Text]:
 
 
 def change(index: int, value: float, other: float) -> str:
-    """`-12.3%` against the other value, `x13` or `/250` where that says more, `+1.20 pt` of a share."""
+    """`-12.3%` against the other value, `x13` or `/250` if that is clearer, `+1.20 pt` of a share."""
     if not (math.isfinite(value) and math.isfinite(other)):
         return ""
     if index in _POINTS:
@@ -362,7 +362,7 @@ def print_comparison(
         console.print(f"requests  {_escape(text)}", soft_wrap=True)
     console.print()
     wide = Console(highlight=False, width=1000)
-    # Of columns that hardly differ, a change would only take room; mean and p98 are what runs are compared by.
+    # In columns that hardly differ, a change would waste room; runs are compared by mean and p98.
     differ = {i for i in range(len(COLUMNS) - 1) if len({_FORMS[i](figures(r)[i]) for r in results}) > 1} | {0, 1}
     unknown = {i for i in range(len(_FORMS)) if all(math.isnan(figures(result)[i]) for result in results)}
     if any(result.figures.more for result in results):

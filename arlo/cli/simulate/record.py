@@ -10,13 +10,13 @@ from arlo.simulator.report.result import ENGINE_OUTCOMES
 if TYPE_CHECKING:
     from arlo.simulator.report.result import Result
 
-# As the engine numbers them (arlo._core.Simulation.columns).
+# The engine's numbering (arlo._core.Simulation.columns).
 HEAD = ("arrived_at_s", "length", "outcome", "latency_ms", "wait_ms", "worker", "runtime")
 _AT_ONCE = 100_000
 
 
 def write_rows(result: Result, path: Path) -> None:
-    """Columns HEAD. Nothing where there is nothing to say: a latency without an answer, a worker never reached."""
+    """Write columns HEAD. A field without a value is empty: a latency without an answer, a worker never reached."""
     import csv
 
     assert result.columns is not None, "the scenario was not recorded"

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-# Of the levels, shortest first. Green, yellow and red say how well something is.
+# Colours of the levels, shortest first. Green, yellow and red are kept for good, fair and bad.
 PALETTE = ("cyan", "magenta", "blue", "bright_cyan", "bright_magenta", "bright_blue")
 Glyphs = str  # bars of growing height; the first is empty
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%#"
 
 
 def column(value: float, most: float, height: int, glyphs: Glyphs) -> str:
-    """One vertical bar of `height` characters, top first; what is not 0 shows at least the lowest mark."""
+    """One vertical bar of `height` characters, top first; a value above 0 shows at least the lowest mark."""
     steps = len(glyphs) - 1
     filled = round(value / most * height * steps) if most > 0 else 0
     filled = min(height * steps, max(filled, 1 if value > 0 else 0))
@@ -55,13 +55,13 @@ def histogram(lengths: Sequence[int], edges: Sequence[int], width: int, height: 
 
 
 def _bars(longest: int, width: int) -> int:
-    """As many as fit; one less than half as many is allowed, for bars that are equally many lengths wide."""
+    """The most bars that fit; any number above half as many will do, for bars that are equally many lengths wide."""
     most = min(width, longest)
     return next((bars for bars in range(most, most // 2, -1) if longest % bars == 0), most)
 
 
 def _axis(longest: int, edges: Sequence[int], bars: int) -> Text:
-    """Each edge's number, ending below its last bar, where there is room; the longest always."""
+    """Each edge's number, ending below its last bar, if there is room; the longest always."""
     marks = [" "] * bars
     for edge in sorted({*edges, longest}, reverse=True):
         label = str(edge)

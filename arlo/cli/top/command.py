@@ -1,4 +1,4 @@
-"""`arlo top`: what control plane and gateway say, again and again, or once."""
+"""`arlo top`: the state of control plane and gateway, refreshed or once."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def make_source(args: argparse.Namespace) -> Any:
         loaded = configuration.load(args.config)
         control, fallback = loaded.control.http_address, loaded.gateway.admin_address
         if control.endswith(":0"):
-            control = None  # drawn when `arlo serve` starts, and known to its log alone
+            control = None  # drawn when `arlo serve` starts, and written only to its log
         own = loaded.model.name or "" if loaded.gateway.several_models else ""
     if control is not None:
         checked(control, "--control" if args.control else "control.http_address")

@@ -1,4 +1,4 @@
-"""The document of arlo.cli.top.view on a terminal or in a file: tables, then a chart, as high as there is room."""
+"""The document of arlo.cli.top.view on a terminal or in a file: tables, then a chart, as tall as there is room."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fit(blocks: Sequence[list[Any]], height: int | None) -> list[list[Any]]:
 
 
 def sections(shown: Document, width: int, glyphs: charts.Glyphs) -> list[RenderableType]:
-    """The head, then what there is to show, the most important first."""
+    """The head, then the sections that have content, the most important first."""
     now, control = shown["now"], shown["control"]
     head: list[RenderableType] = [_fields(HEAD, now)]
     head += [Text(shown[key], "red") for key in ("control_error", "gateway_error") if shown[key]]
@@ -127,7 +127,7 @@ def _text(cell: Cell, row: Document) -> Text:
 
 
 def _fields(cells: Iterable[Cell], row: Document) -> Text:
-    """`name value  name value ...`, of what has a value."""
+    """`name value  name value ...`, of the cells that have a value."""
     parts = [
         Text.assemble((f"{cell.title} " if cell.title else "", "bright_black"), _text(cell, row))
         for cell in cells

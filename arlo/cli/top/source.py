@@ -1,7 +1,7 @@
-"""Asks for what `arlo top` shows: the control plane's /status and the gateway's admin port, at once.
+"""The data for `arlo top`: the control plane's /status and the gateway's admin port, asked at once.
 
 Either may be missing, come and go; the sample says why. The gateway's address is the one that the control plane names,
-unless it was given.
+unless an address was given.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Source:
     """Use as an async context manager.
 
     control: None asks the gateway alone. admin: None takes the address that the control plane names, or `fallback`.
-    model: the only one to show. own: a model of the deployment to show, where a gateway has several; a control
-    plane picks one itself.
+    model: the only one to show. own: a model of the deployment to show, if a gateway has several; a control plane picks
+    one itself.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Source:
             await self._client.close()
 
     async def sample(self) -> Sample:
-        """Ask both; never an error."""
+        """Ask both; failures are part of the sample, never raised."""
         (control, control_error), (stats, gateway_error) = await asyncio.gather(
             self._ask_control(), self._ask_gateway()
         )
@@ -142,8 +142,8 @@ def fetch_status(address: str) -> ControlStatus:
 
 
 def seen_from_here(admin: str, control: str) -> str:
-    """The admin address that the control plane at `control` names, as it is reached from here: its own loopback is the
-    control plane's machine."""
+    """The admin address that the control plane at `control` names, as reachable from here: its loopback is the control
+    plane's machine."""
     host, _, port = admin.rpartition(":")
     there = control.rpartition(":")[0]
     if host in ANY or host in LOOPBACK:

@@ -1,5 +1,5 @@
-"""The tables of `arlo top`: for each cell its title, its key in the JSON document, how its value is
-computed, how it is written and coloured, and how soon it goes where there is no room for all.
+"""The tables of `arlo top`: for each cell its title, its key in the JSON document, the computation, format and colour
+of its value, and how soon it goes if there is no room for all.
 
 A column without a value is left out. Rows are made in arlo.cli.top.view.
 """
@@ -18,9 +18,9 @@ FINISHED = ("on_time", "late", "rejected", "expired", "cancelled", "failed")
 
 
 class Row:
-    """What one line is made of: counters now and at an earlier moment, the seconds between, and other facts.
+    """The inputs of one line: counters now and at an earlier moment, the seconds between, and other facts.
 
-    A counter that is new, or smaller than it was, began at 0. What is unknown is None, and so is what follows from it.
+    A counter that is new, or smaller than it was, began at 0. Unknown values are None, and so are their results.
     """
 
     def __init__(self, now: Document, old: Document | None = None, elapsed_s: float = 0.0, **facts: Any) -> None:
@@ -52,7 +52,7 @@ class Row:
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
-    """None where there is no whole."""
+    """The ratio; None if there is no whole."""
     return part / whole if part is not None and whole else None
 
 
@@ -60,18 +60,18 @@ def ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def number(value: float) -> str:
-    """One digit behind the point; none from 1,000 on."""
+    """The number with one digit behind the point; none from 1,000 on."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
 
 
 def percent(value: float, digits: int = 0) -> str:
-    """What is below 100 % is not shown as 100 %."""
+    """The value as a percentage; below 100 % it is never shown as 100 %."""
     text = f"{100 * value:.{digits}f}"
     return f">{100 - 10**-digits:.{digits}f} %" if value < 1 and float(text) >= 100 else f"{text} %"
 
 
 def exactly(value: float) -> str:
-    """Percent where a hundredth matters."""
+    """The value as a percentage if a hundredth matters."""
     return percent(value, 2)
 
 
@@ -81,12 +81,12 @@ def shares(values: dict[str, float]) -> str:
 
 
 def plain(value: Any) -> str:
-    """No colour."""
+    """The style of a value without a colour."""
     return ""
 
 
 def warned(value: Any) -> str:
-    """Something that should not be."""
+    """The style of a value that should not occur."""
     return "yellow" if value else ""
 
 
@@ -112,14 +112,14 @@ BELOW = 9  # as the rank of a cell: a line below the table in place of a column
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """One column. `value` None: what the row has under `key`."""
+    """One column. `value` None: the row's value of `key`."""
 
     title: str
     key: str
     form: Callable[[Any], str] = str
     value: Callable[[Row], Any] | None = None
     style: Callable[[Any], str] = plain
-    rank: int = 0  # where there is no room for all, columns of the greatest go first; those of 0 stay
+    rank: int = 0  # if there is no room for all, columns of the greatest go first; those of 0 stay
 
     def of(self, row: Row) -> Any:
         """The value in this row; None: there is none."""
@@ -133,12 +133,12 @@ def load(row: Row) -> float | None:
 
 
 def step(row: Row) -> str:
-    """With the time that it takes already, while the worker moves."""
+    """The worker's step, with the time that it takes already while the worker moves."""
     return row["step"] if row["step"] in RESTING or row["step_s"] is None else f"{row['step']} {seconds(row['step_s'])}"
 
 
 def padding(row: Row) -> float | None:
-    """Share of the computed tokens that are no text."""
+    """Share of the computed tokens that are padding."""
     real = row.share("tokens", "computed_tokens")
     return None if real is None else 1 - real
 

@@ -50,7 +50,7 @@ class Sample:
         return {name: self.stats[name] for name in (self.model, *self.within(self.model)) if name in self.stats}
 
     def before(self, name: str, earlier: Sample | None) -> Document:
-        """The earlier statistics of a model, where they are of the same run of the gateway; else nothing."""
+        """The earlier statistics of a model, if they are of the same run of the gateway; else nothing."""
         now, old = self.stats.get(name), earlier.stats.get(name) if earlier is not None else None
         same = now and old and old["started_at_ms"] == now["started_at_ms"] and old["uptime_ns"] < now["uptime_ns"]
         return old if old is not None and same else {}
@@ -69,7 +69,7 @@ class History:
         self._p98: collections.deque[tuple[float, float]] = collections.deque()
 
     def add(self, sample: Sample) -> Document:
-        """Take a sample; returns its document."""
+        """Add a sample; return its document."""
         while self._samples and sample.at_s - self._samples[0].at_s > WINDOW_S + RATE_WINDOW_S:
             self._samples.popleft()
         self._samples.append(sample)
@@ -92,7 +92,7 @@ class History:
 
 
 def document(sample: Sample, earlier: Sample | None = None, long_ago: Sample | None = None) -> Document:
-    """What `--json` prints. Rates are since `earlier`; attainment and lengths, which need more rows, `long_ago`."""
+    """The document of `--json`. Rates are since `earlier`; attainment and lengths, over more rows, `long_ago`."""
     control, shown = sample.control, sample.shown
     plans = {model.name: model for model in control.each_model} if control is not None else {}
     names = list(shown) or [name for name in plans if sample.model in ("", name)]
@@ -223,7 +223,7 @@ def _runtimes(deployment: Document, name: str) -> list[Document]:
 
 
 def _lengths(name: str, sample: Sample, plan: ModelStatus | None, earlier: Sample | None) -> Iterator[Row]:
-    """Each length of a model: what is planned for it, and the rows that came and ran there."""
+    """Each length of a model: its plan, and the rows that arrived and ran there."""
     control, stats = sample.control, sample.row(name, earlier)
     levels, old = _by(stats.now.get("levels"), "max_length"), _by(stats.old.get("levels"), "max_length")
     deployed = _by(reversed(_runtimes(sample.deployment, name)), "max_length")
@@ -297,7 +297,7 @@ def _add_instances(row: Row, instances: list[Document], old: dict[str, Document]
 
 
 def _plans(control: ControlStatus) -> Iterator[Row]:
-    """The last plans, newest first. For one that the configuration gives, or that was restored, nothing was solved."""
+    """The last plans, newest first. A plan that the configuration gives, or that was restored, was not solved."""
     for plan in reversed(control.plans):
         counts = (
             f"{runtime.model} {plan.instances.get(runtime.name, 0)}".strip()
@@ -316,7 +316,7 @@ def _plans(control: ControlStatus) -> Iterator[Row]:
 
 
 def _flow(name: str, sample: Sample, earlier: Sample | None) -> Document:
-    """The stages of a cascade or a pipeline: which rows each answered, how, and what is to be said of them."""
+    """The stages of a cascade or a pipeline: which rows each answered, how, and notes on them."""
     stats = sample.row(name, earlier)
     if stats["stages"]:
         title, rows, notes = _cascade(name, stats, sample.control)
@@ -331,7 +331,7 @@ def _flow(name: str, sample: Sample, earlier: Sample | None) -> Document:
 def _cascade(name: str, stats: Row, control: ControlStatus | None) -> tuple[str, list[Row], list[Note]]:
     searched = control.cascade if control is not None else None
     if searched is not None and (searched.name, searched.point) != (name, stats["point"]):
-        searched = None  # of another one, or a moment behind
+        searched = None  # of another cascade, or a moment behind
     old = _by(stats.old.get("stages"), "model")
     rows, ended, degraded = [], 0, 0
     for index, stage in enumerate(stats["stages"]):
@@ -361,7 +361,7 @@ def _agreement(stats: Document) -> float | None:
 
 
 def _shadow_notes(shadows: Document) -> list[Note]:
-    """What the rows of a cascade that ran on the last stage as well have shown."""
+    """The findings from rows of a cascade that also ran on the last stage."""
     rows, disagreed = shadows["rows"], shadows["disagreed"]
     if not (rows or shadows["skipped"] or shadows["failed"]):
         return []
@@ -440,7 +440,7 @@ def _plan_notes(spec: Document, deployment: Document, parent: dict[int, int]) ->
 
 
 def worths(stats: Document) -> list[Note]:
-    """The four outcomes of OTAS, and utility, of each class, task and tenant. What is right is expected."""
+    """The four outcomes of OTAS, and utility, of each class, task and tenant. Right answers are an expected number."""
     notes = []
     kinds = {"": stats["worth"], "task ": stats["by_task"], "tenant ": stats["by_tenant"]}
     busy_s = sum(worth["busy_s"] for worth in stats["by_tenant"])
@@ -458,7 +458,7 @@ def worths(stats: Document) -> list[Note]:
 
 
 def _token_notes(spec: Document, stats: Document) -> list[Note]:
-    """How often rows with fewer tokens get the label of all tokens."""
+    """How often rows with fewer tokens get the same label as with all tokens."""
     notes = []
     for stage, counted in zip(spec["stages"], stats["pipeline"], strict=False):
         for variant, one in zip(stage["variants"], counted["variants"], strict=False):

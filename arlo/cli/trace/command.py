@@ -1,4 +1,4 @@
-"""`arlo simulate trace`: make a trace from a workload, and see what a trace is like."""
+"""`arlo simulate trace`: make a trace from a workload, and describe a trace."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
-    """The settings of a workload. What was not given is None, or seed 0; `workload_of` reads them."""
+    """Add the settings of a workload. One that is not given is None, or seed 0; `workload_of` reads them."""
     from arlo.traces.make import ARRIVALS
 
     load = parser.add_argument_group("arrivals")
@@ -171,7 +171,7 @@ def workload_of(args: argparse.Namespace) -> Workload:
 
 
 def number_or_text(text: str | None) -> float | str | None:
-    """A rate as the command line has it: a number where it is one."""
+    """A rate from the command line: a number if it is one."""
     try:
         return None if text is None else float(text)
     except ValueError:

@@ -28,7 +28,7 @@ class Shown:
 
     @property
     def label(self) -> str:
-        """To tell it from others."""
+        """The name that tells it from others."""
         return f"{self.path.name} {self.segment}" if self.segment is not None else self.path.name
 
 
@@ -41,7 +41,7 @@ def load_over_time(data: Trace | Counts, points: int) -> tuple[NDArray[np.float6
         return starts * data.step_s, np.add.reduceat(data.count, starts) / (sizes * data.step_s)
     window_s = max(1.0, float(np.ceil(data.duration_s / points)))
     at, rate = rates(data, window_s)
-    # A last window that hardly began would look like a drop.
+    # A last window that has hardly begun would look like a drop.
     last_s = data.duration_s - at[-1]
     if len(at) > 1 and last_s < window_s:
         at, rate = at[:-1], rate[:-1]

@@ -1,4 +1,4 @@
-"""`arlo up`: compile what is missing, answer as soon as one runtime is there, and add the others while it serves."""
+"""`arlo up`: compile missing runtimes, answer as soon as one is ready, and add the others while it serves."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ TO_COMPILE = {
     "onnxruntime": ("transformers", "onnx", "onnxscript", "onnxruntime"),
     "torch": ("torch", "transformers", "safetensors"),
 }
-TO_EXPORT = ("torch",)  # what a folder without an ONNX file needs too
+TO_EXPORT = ("torch",)  # also needed for a folder without an ONNX file
 TO_SERVE = {"onnxruntime": ("onnxruntime",), "torch": ("torch", "safetensors")}
 MOST_WORKERS = 4
-MOST_ROWS = {"cpu": 8, "cuda": 64}  # of a batch that torch computes
+MOST_ROWS = {"cpu": 8, "cuda": 64}  # per batch that torch computes
 LEAST_SLO_MS = 150
 SLO_FACTOR = 4  # times the longest row of the longest length
 NICE = 19
@@ -157,7 +157,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until told to stop."""
+    """Serve until stopped."""
     from arlo.catalog.manifest import FILE_NAME as MANIFEST
     from arlo.cli.up.source import find_source
     from arlo.compile.engines.interface import EngineSettings, get_engine
@@ -179,10 +179,10 @@ def run(args: argparse.Namespace) -> int:
     api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
     if args.cache is not None:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
-    args.compiles = False  # what is there already is left as it is
+    args.compiles = False  # existing runtimes are left as they are
     if (built := Path(args.model).expanduser() / MANIFEST).is_file():
         return _serve_built(args, built.parent.absolute(), api=api, grpc=grpc)
-    missing = _missing(TO_COMPILE[args.engine])  # said before minutes of work, where there is any to do
+    missing = _missing(TO_COMPILE[args.engine])  # reported before minutes of work, if there is any to do
     if not missing and (why := get_engine(args.engine, EngineSettings(device=args.device)).cannot_run()):
         raise EnvironmentProblem(f"--device {args.device}: {why}. Use --device cpu, or a machine that has one")
     try:
@@ -215,7 +215,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _drop_damaged(repository: Path, name: str) -> None:
-    """Remove a repository that was built here and is no longer what it was, so that it is built again."""
+    """Remove a repository that was built here and has changed since, so that it is built again."""
     from arlo.catalog.integrity import check_files
     from arlo.catalog.manifest import Manifest
 
@@ -228,12 +228,12 @@ def _drop_damaged(repository: Path, name: str) -> None:
         print(f"arlo: the build of {name} that was kept is damaged ({why}): building it again", file=sys.stderr)
         for path in repository.rglob("*"):
             if path.is_file():
-                path.touch()  # the cache of steps may hold the same file, and looks at what has another time
+                path.touch()  # the cache of steps may hold the same file, and detects changes by the time
         shutil.rmtree(repository)
 
 
 def _serve_built(args: argparse.Namespace, repository: Path, *, api: str, grpc: str) -> int:
-    """Serve what `arlo compile` wrote, as it is."""
+    """Serve the output of `arlo compile`, as it is."""
     from arlo.catalog.manifest import Manifest
     from arlo.cli.up.source import Source
     from arlo.compile.options import CompileOptions
@@ -252,8 +252,8 @@ def _serve_built(args: argparse.Namespace, repository: Path, *, api: str, grpc: 
 
 
 def _missing(packages: Sequence[str]) -> list[str]:
-    """Of these packages and Triton, what the wheel alone has not brought. EnvironmentProblem: Triton alone is missing,
-    and why."""
+    """The missing ones of these packages and Triton, which the wheel alone does not bring. EnvironmentProblem: Triton
+    alone is missing, and why."""
     from arlo.workers.triton.server import find_triton
 
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
@@ -275,7 +275,7 @@ def _lacks(missing: Sequence[str], engine: str) -> EnvironmentProblem:
 
 
 def _is_whole(repository: Path) -> bool:
-    """Every runtime is there: nothing is left to compile."""
+    """Whether every runtime is there, so that nothing is left to compile."""
     from arlo.catalog.manifest import FILE_NAME, Manifest
 
     if not (repository / FILE_NAME).is_file():
@@ -285,7 +285,7 @@ def _is_whole(repository: Path) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else builds or serves in the folder meanwhile. ConfigError where somebody does."""
+    """Hold the folder alone: no other process builds or serves in it meanwhile. ConfigError if one does."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("wb") as lock:
         try:
@@ -369,10 +369,10 @@ def _free(host: str, port: int, option: str) -> str:
 
 
 def _first(args: argparse.Namespace, source: Source, repository: Path) -> Manifest:
-    """What is there already; else one runtime that takes every length, compiled now.
+    """The existing manifest; else that of one runtime that takes every length, compiled now.
 
-    With ONNX Runtime it is verified and measured at three of the lengths, so that it answers soon; the runtimes
-    that are built behind it are at all. With torch it is the only one.
+    With ONNX Runtime it is verified and measured at three of the lengths, so that it answers soon; the runtimes that
+    are built after it are verified and measured at all. With torch it is the only one.
     """
     from arlo.catalog.manifest import FILE_NAME, Manifest
     from arlo.cli.up.measure import measured_again
@@ -396,7 +396,7 @@ def _first(args: argparse.Namespace, source: Source, repository: Path) -> Manife
 
 
 def _options(args: argparse.Namespace, source: Source, repository: Path, *, whole: bool) -> CompileOptions:
-    """Of the first build, or of the whole one that `_rest` makes."""
+    """The options of the first build, or of the whole one that `_rest` makes."""
     from arlo.compile import CompileOptions
 
     packs = args.engine == "torch"
@@ -416,7 +416,7 @@ def _options(args: argparse.Namespace, source: Source, repository: Path, *, whol
 
 
 async def _rest(args: argparse.Namespace, cluster: Cluster, source: Source, folder: Path) -> None:
-    """Build the runtimes of the single lengths in a process of the lowest priority, and let the cluster have them."""
+    """Build the runtimes of the single lengths in a process of the lowest priority, and add them to the cluster."""
     from arlo.catalog.manifest import Manifest
     from arlo.control.events import emit
     from arlo.workers.process import GuardedProcess

@@ -1,4 +1,4 @@
-"""Latencies that `arlo up` measured while other programs took the cores: measured once more when they are free."""
+"""Latencies that `arlo up` measured while other programs used the cores: measured once more when they are free."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
     from arlo.compile import CompileOptions
 
-BUSY = "measured_busy"  # option of a manifest: a latency was measured without a core of its own
+BUSY = "measured_busy"  # option of a manifest: a latency was measured without a free core
 _QUIET = 0.5  # load average for each core
 
 
 def is_quiet() -> bool:
-    """Most of the cores have been free for the last minute."""
+    """Whether most of the cores have been free for the last minute."""
     return os.getloadavg()[0] < _QUIET * len(os.sched_getaffinity(0))
 
 
 def measured_again(manifest: Manifest, options: CompileOptions, slo_ms: Callable[[Manifest], int]) -> Manifest:
-    """The manifest with latencies measured now where they were measured on a busy machine that is quiet now.
+    """The manifest, with latencies measured now if they were measured on a busy machine that is quiet now.
 
     options: of the build. It rewrites the repository; every step but the measurement comes from the cache."""
     from arlo.compile import compile_model

@@ -27,15 +27,15 @@ _KEY_CHARACTERS = 12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """What is to be compiled."""
+    """The model to compile."""
 
     path: Path
-    name: str  # that clients ask for
+    name: str  # that clients use
     lengths: tuple[int, ...]  # maximum lengths, ascending
     key: str  # of all that a build depends on
     graph: Path | None  # the ONNX file that it is compiled from, which needs no PyTorch
-    said: str = ""  # how far texts may go, where they could go further
-    beyond_limit: bool = False  # as of CompileOptions
+    said: str = ""  # the limit on texts, if they could be longer
+    beyond_limit: bool = False  # see CompileOptions
 
 
 def find_source(
@@ -47,10 +47,10 @@ def find_source(
     max_length: int | None = None,
     beyond_limit: bool = False,
 ) -> Source:
-    """Find the model and read what it is. engine: what else the build depends on; max_length, beyond_limit: as of
+    """Find the model and read its kind. engine: the build depends on it as well; max_length, beyond_limit: see
     CompileOptions.
 
-    ConfigError or EnvironmentProblem says what to do."""
+    ConfigError or EnvironmentProblem gives the remedy."""
     path, named = Path(given).expanduser(), None
     if not path.exists():
         if not _PACKAGE.fullmatch(given) or given.startswith("."):
@@ -86,8 +86,8 @@ def lengths_up_to(longest: int) -> tuple[int, ...]:
 
 
 def _longest(model: SourceModel, asked: int | None) -> tuple[int, str]:
-    """The longest text to serve, and what to say of it: as asked, else all that the model reads, as far as the
-    attention of one row fits this machine, which verifies it."""
+    """The longest text to serve, and a remark on it: as asked, else all that the model reads, as far as the attention
+    of one row fits this machine, which verifies it."""
     if asked is not None:
         return asked, ""
     if model.max_tokens is None:
@@ -106,7 +106,7 @@ def _longest(model: SourceModel, asked: int | None) -> tuple[int, str]:
 
 
 def attention_bytes(model: SourceModel, tokens: int) -> int:
-    """Of one row, where every token looks at every other: the scores, and what the softmax makes of them."""
+    """The bytes of one row's attention, where every token attends to every other: the scores, and their softmax."""
     return 3 * 4 * model.heads * tokens * tokens
 
 
@@ -133,7 +133,7 @@ def _of_package(name: str, *, install: bool) -> Path:
 
 
 def _folder_in(name: str) -> Path:
-    """The one folder of the package that has config.json and weights beside it."""
+    """The only folder of the package that has config.json with weights next to it."""
     distribution = importlib.metadata.distribution(name)
     found = []
     for file in distribution.files or ():
