@@ -1,2 +1,2 @@
-"""The simulator: what a cluster would do with a stream of requests, by the scheduler that serves (importable as
-arlo.simulator). docs/simulator.md."""
+"""The simulator: a cluster's behaviour under a stream of requests, with the serving scheduler (importable as
+arlo.simulator). See docs/simulator.md."""

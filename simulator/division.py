@@ -1,6 +1,6 @@
-"""Workers divided among models, each with as many of its own as do most, and the same workers shared by all.
+"""Workers divided among models in the best way, compared with the same workers shared by all.
 
-What a model gains by one worker more is simulated, by what serves; the division that makes the sum least is found
+A model's gain from one more worker is simulated with the serving code. The division with the least sum is found
 exactly (src/solve/separable.cc).
 """
 
@@ -18,12 +18,12 @@ from arlo.simulator.scenario.build import build
 from arlo.simulator.scenario.file import ScenarioConfig
 from arlo.simulator.scenario.scenario import Scenario
 
-MISSED_MS = 1e6  # what a request that is not on time counts as: those come first, then the mean latency
+MISSED_MS = 1e6  # the latency of a request that is not on time: missed ones count first, then the mean latency
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Division:
-    """`workers` and `alone`, by model: workers of its own, and what it does on them; `shared`: all on all."""
+    """`workers` and `alone`, by model: its dedicated workers, and its result on them. `shared`: all models on all."""
 
     models: tuple[str, ...]
     workers: tuple[int, ...]
@@ -50,9 +50,9 @@ def divide(
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Division]:
-    """For each number of workers: each [[model]] of a scenario on 1, 2, ... of its own, and all on all, simulated once.
+    """The division for each number of workers. Each [[model]] alone on 1, 2, ... workers, and all on all, run once.
 
-    `progress` is called with simulations done, of how many. ConfigError where there are fewer workers than models.
+    `progress` is called with the simulations done and their total. ConfigError if there are fewer workers than models.
     """
     models = config.model
     if not models:

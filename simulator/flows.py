@@ -1,8 +1,8 @@
 """Flows: roots that become visits of a tree of stages, with the planner that serves.
 
 The engine decides with src/flow/pipeline, as the gateway does. Workers hold all variants of all stages, or (`bundle`
-"variant") the one that the planner gives them. The planner is told each second what was counted; at the start, what
-comes in the first one.
+"variant") the one that the planner assigns. The planner receives the counts each second; at the start it receives
+those of the first second to come.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Shape(Numbers):
             if spec.expand.kind not in (
                 "same",
                 "prune",
-            ):  # the share is of what a row contains, not of rows: each goes its way
+            ):  # the share is of a row's contents, not of rows: each part goes its way
                 rows = [
                     row * share / (1 - self.flow.exit_share(tail, k) or 1.0)
                     for k, (row, share) in enumerate(zip(rows, take, strict=True))
@@ -148,7 +148,7 @@ class Shape(Numbers):
         ]
 
     def rows(self) -> Recorded | None:
-        """The recorded rows, of which each root is one. None: some way was not recorded on them."""
+        """The recorded rows, of which each root is one. None if some path was not recorded on them."""
         flow, outcomes = self.flow, self._outcomes
         if outcomes is None or not outcomes.rows:
             return None
@@ -189,7 +189,7 @@ class Shape(Numbers):
         return guards, spec.fire == "first", scores, labels
 
     def plan(self, plan: FlowPlan, *, shared: bool) -> _core.PipelinePlan:
-        """What the core needs of a plan. `shared`: every worker holds all variants."""
+        """The part of a plan that the core needs. `shared`: every worker holds all variants."""
         values = self.values(plan, shared=shared)
         return _core.PipelinePlan(
             demand=values.demand,
@@ -228,8 +228,8 @@ def scenario_of(
 
 
 def _runtimes(flow: Flow, stage: int, k: int, batching: str) -> list[RuntimeModel]:
-    """Of a variant. Where deadlines form batches, of its own cap, as when served; else the largest with which a path of
-    such stages keeps half of the SLO, as an even split of it."""
+    """The runtimes of a variant. Where deadlines form batches, its largest cap applies, as when served; otherwise the
+    largest cap with which a path of such stages fits half the SLO, split evenly."""
     spec, most = flow.stages[stage].variants[k], max(flow.stages[stage].variants[k].batch_caps)
     if batching != "deadline":
         limit = flow.slo_ms * MS_NS / 2 / max(len(flow.line(leaf)) for leaf in range(len(flow.stages)))
@@ -261,7 +261,7 @@ class ServedFlow:
 
     @property
     def work_s(self) -> float:
-        """What the most accurate variants are busy with a root."""
+        """Worker-seconds of a root on the most accurate variants."""
         flow = self.flow
         best = [max(range(len(stage.variants)), key=stage.accuracy) for stage in flow.stages]
         return math.fsum(
@@ -305,7 +305,7 @@ class ServedFlow:
 
 
 class Roots:
-    """The roots of one run, and what the planner is told of them."""
+    """The roots of one run, and the planner's statistics of them."""
 
     plans = True
 
@@ -338,7 +338,7 @@ class Roots:
         planner.subject.count(now_s, 0.0, self.counts(int(self._engine.arrivals_by_length().sum())))
 
     def counts(self, roots: int) -> list[StageCounts]:
-        """Of each stage, with the roots that have arrived so far."""
+        """The counts of each stage, given the number of roots that have arrived so far."""
         made, shape = self._engine.pipeline_totals()["made"], self._shape
         found = []
         for stage in shape.order:

@@ -1,4 +1,4 @@
-"""The demand of spans of a workload, read ahead of the simulation, for the allocations that know what is to come."""
+"""The demand of spans of a workload, read ahead of the simulation, for the allocations that know the future."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Foresight:
     """Spans are asked for in ascending order."""
 
     def __init__(self, seen: Callable[[DemandWindow], Seen], workload: Workload, max_length: int) -> None:
-        """`seen`: what the planner makes of a window. `max_length`: of the longest runtime; what is longer is never
+        """`seen`: the planner's view of a window. `max_length`: of the longest runtime; longer requests are never
         served, and not counted."""
         self._seen = seen
         self._max_length = max_length

@@ -17,7 +17,7 @@ TIME_LIMIT_S = 60.0
 
 
 class Ladder:
-    """Numbers, names and lengths; what the workers get that no plan is made for."""
+    """Numbers, names and lengths of runtimes, and the runtimes that workers get without a plan."""
 
     def __init__(self, scenario: Scenario) -> None:
         models = scenario.runtimes
@@ -45,7 +45,7 @@ class Ladder:
         ]
         start = scenario.allocate.start
         any_static = any(not model.dynamic for model in models)
-        # Instances that are not planned: of dynamic runtimes beside static ones.
+        # Unplanned instances: dynamic runtimes next to static ones.
         self.beside = tuple(
             start[i] if model.dynamic and any_static and not isinstance(start, str) and i < len(start) else 0
             for i, model in enumerate(models)
@@ -69,7 +69,7 @@ class Ladder:
         self.longest = self.index[max(self.views, key=lambda view: view.max_length).name]
 
     def even(self, workers: int) -> tuple[int, ...]:
-        """As equal as possible, the longest first; over the static runtimes where there are any."""
+        """Counts as equal as possible, the longest first; over the static runtimes if there are any."""
         counts = [0] * len(self.names)
         among = self.static or self.ascending
         for turn in range(workers):

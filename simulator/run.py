@@ -1,16 +1,16 @@
-"""A simulation: the engine (src/simulate) with everything around it that a scenario asks for.
+"""A simulation: the engine (src/simulate) and the other parts that a scenario needs.
 
     result = run(scenario)
     results = run_many(scenarios)          # over processes, in order
 
-Time advances from one moment to the next at which there is something to do: the end of an interval of the timeline, a
-plan, a look at a replacement or at the load, a fault, the end of the requests that are known so far. At one moment the
-interval is closed first, then faults happen, then the allocation, then scaling decides; the engine handles what is due
-at that moment after all of these (its own order: src/simulate/engine.h).
+Time advances to the next moment that needs work: the end of an interval of the timeline, a plan, a look at a
+replacement or at the load, a fault, the end of the requests that are known so far. At one moment the interval is closed
+first, then faults happen, then the allocation, then scaling decides. The engine handles its events due at that moment
+after all of these (its own order: src/simulate/engine.h).
 
-Requests arrive until the workload ends; what waits then is still served, with the workers as they are (those that start
-or change come into service), and what can never be served has failed. GPU-hours and utilisation are of the time in
-which the requests counted arrive: from the warm-up to the workload's end.
+Requests arrive until the workload ends. Waiting requests are then still served, with the workers as they are (those
+that start or change come into service); requests that can never be served fail. GPU-hours and utilisation cover the
+time in which the counted requests arrive: from the warm-up to the workload's end.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def run_many(
 ) -> list[Result]:
     """Simulate many scenarios, over `jobs` processes (None: as many as there are cores); the results in order.
 
-    `progress` is called with how many are done, of how many. The processes are started anew (spawn), once, so a script
-    that calls this needs the usual `if __name__ == "__main__":`. The first error of a scenario is raised; the scenarios
-    that have not begun by then are not run.
+    `progress` is called with the number done and the total. The processes are spawned once, so a script that calls this
+    needs the usual `if __name__ == "__main__":`. The first error of a scenario is raised; scenarios that have not begun
+    by then are not run.
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs is at least 1, not {jobs}")
@@ -92,7 +92,7 @@ def _in_processes(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Result]:
         raise EnvironmentProblem(
             f"a simulation's process was ended from outside, perhaps for lack of memory: use fewer jobs than {jobs}"
         ) from None
-    except BaseException:  # a scenario's error, Ctrl-C: the rest is not wanted
+    except BaseException:  # a scenario's error, Ctrl-C: drop the rest
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
@@ -152,7 +152,7 @@ class _Plain:
         return arrived, length, None
 
     def sample(self, planner: Any, now_s: float) -> None:
-        counts = self._engine.arrivals_by_length()[: self._max_length + 1]  # what is longer, no runtime takes
+        counts = self._engine.arrivals_by_length()[: self._max_length + 1]  # no runtime takes longer rows
         planner.add(now_s, 0.0, counts)
 
     def tell(self, planner: Any) -> None:
@@ -196,7 +196,7 @@ class _Run:
         fault = 0
         now_ns = 0
         while True:
-            # What is due now.
+            # Events due now.
             if now_ns == self._warm_ns:
                 self._busy_before = float(self._engine.workers()["busy_ns"].sum())
                 self._joules_before = self._joules()
@@ -212,7 +212,7 @@ class _Run:
                 self._world.tick(now_ns)
             if self._scaler is not None and self._scaler.next_ns <= now_ns:
                 self._scaler.tick(now_ns)
-            # On to what is due next.
+            # Advance to the next event.
             due_ns = min(next_row_ns, self._world.next_ns, self._end_ns)
             if fault < len(self._faults):
                 due_ns = min(due_ns, in_ns(self._faults[fault].at_s))
@@ -404,7 +404,7 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
             record=scenario.record or served is not None,
             noise=lognormal_quantiles(scenario.noise_cv) if scenario.noise_cv else None,
         )
-        # A batch is sent ahead to hide the way to the worker; without one, what comes meanwhile would miss it.
+        # A batch is sent ahead to hide the way to the worker; without one, rows that come meanwhile would miss it.
         hops = scenario.hop_out_ms + scenario.hop_back_ms > 0
         ahead = 0 if dispatch.batching == "worker" else dispatch.inflight_limit if hops else 1
         ahead = served.ahead if served is not None and ahead == 1 and served.ahead else ahead

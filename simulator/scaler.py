@@ -1,14 +1,14 @@
 """Automatic scaling in a simulation: the policies of arlo.planning.scaling, asked once a second.
 
-What they see is what the control plane shows them: the p98 latency, the answers and what got none of the last
-`window_s`, the work that arrived in it by the planner's statistics, and how busy each worker was. A worker that is
-added serves after `start_s`; one that is removed drains first. The allocation is solved for the new number of workers
-when the period is over, as in the paper, or with `replan` at once, as the control plane does it.
+They see the same signals as in the control plane: the p98 latency, the answered and unanswered requests of the last
+`window_s`, the work that arrived in it by the planner's statistics, and the busy share of each worker. An added worker
+serves after `start_s`; a removed one drains first. The allocation is solved for the new number of workers when the
+period is over, as in the paper, or with `replan` at once, as in the control plane.
 
-The work that arrived is each request at the latency of its ideal runtime (a dynamic one's own at that length). That is
-right for schemes that send requests there; INFaaS packs them onto longer variants as well, and by that measure would
-believe itself idle while its queues grow. So with `new_runtime` "least_headroom" the work is the requests that arrived
-times what a request took in fact on the variants it ran on, as INFaaS monitors it.
+The arrived work counts each request at the latency of its ideal runtime (a dynamic one's own at that length). That is
+right for schemes that send requests there. INFaaS also packs them onto longer variants, and by that measure would seem
+idle while its queues grow. So with `new_runtime` "least_headroom" the work is the number of arrived requests times the
+actual time of a request on the variants it ran on, as INFaaS monitors it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Scaler:
             self._world.replan(now_ns, reason)
 
     def _look(self, now_ns: int) -> tuple[NDArray[np.float64], float]:
-        """Of the window: the busy share of each worker, and what a request took in the mean, in ns (0 without any)."""
+        """Over the window: the busy share of each worker, and the mean time of a request in ns (0 without any)."""
         workers = self._engine.workers()
         busy_ns, served = workers["busy_ns"], int(workers["served"].sum())
         self._samples.append((now_ns, busy_ns, served))
@@ -102,7 +102,7 @@ class Scaler:
             slo_ms=self._scenario.slo_ms,
             p98_ms=p98_ms if window.sums["answered"] else 0.0,
             rows=int(window.sums["answered"]),
-            # What no runtime takes is refused too, and is no want of capacity.
+            # Requests that no runtime takes are also refused, but show no lack of capacity.
             unanswered=int(max(0, min(window.sums["unanswered"], came - window.sums["answered"]))),
             arrived=came,
             load=load,
@@ -113,7 +113,7 @@ class Scaler:
         )
 
     def _for_new(self, loads: Sequence[float], asked: str | None) -> int:
-        """The runtime of a new worker: what the policy asks for (the longest), or where the spare capacity is least."""
+        """The runtime of a new worker: the policy's choice (the longest), or the one with the least spare capacity."""
         ladder = self._ladder
         if self._scenario.scale.new_runtime == "longest" or not ladder.static:
             return ladder.index[asked] if asked is not None else ladder.longest

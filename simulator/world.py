@@ -1,21 +1,21 @@
-"""The workers of a simulation, and the control plane around them: the planner that serves (arlo.planning.planner), with
-the engine for its hands.
+"""The workers of a simulation, and their control plane: the serving planner (arlo.planning.planner) acts through the
+engine.
 
 Workers are numbered from 0: at the start those of the shortest runtime first, then in the order in which they were
-asked for.
+requested.
 
-At the start (`start` "first") the allocation is the one for the demand of the first period, which is read ahead: as if
-the period before had been like it, so that a run does not begin with a transient that a cluster in service never sees.
-From then on a periodic plan knows only what has arrived in the last period. A plan takes no time, and is made as soon
-as the period is over; one for a worker that is gone for good is made at once.
+At the start (`start` "first") the allocation fits the demand of the first period, which is read ahead. This acts as if
+the period before had been alike, so that a run does not begin with a transient that a cluster in service never sees.
+From then on a periodic plan knows only the arrivals of the last period. A plan takes no time, and is made as soon as
+the period is over; a plan for a worker that is gone for good is made at once.
 
-A replacement goes in steps (arlo.planning.placement.replacement), each of a few workers that get another runtime; the
-next step begins when all of the step serve, which is looked at every 0.1 s while a replacement is under way. A worker
-drains, loads for `replacement_s`, or as long as the profile says, and serves again; with `make_before_break` it serves
-on while it loads. A plan that is made meanwhile supersedes the older one as in the real control plane: workers that are
-on their way get where they were going, then the steps are those to the new placement. With `cover_after_s` another
-worker stands in while no instance of the longest runtime is in service, instead of its own runtime: the engine has one
-runtime per worker.
+A replacement goes in steps (arlo.planning.placement.replacement), each of which gives a few workers another runtime.
+The next step begins when all workers of the step serve, which is checked every 0.1 s during a replacement. A worker
+drains, loads for `replacement_s`, or as long as in the profile, and serves again; with `make_before_break` it keeps
+serving while it loads. A plan that is made meanwhile supersedes the older one as in the real control plane: moves under
+way are completed, then the steps lead to the new placement. With `cover_after_s` another worker covers the longest
+runtime while no instance of it is in service. It then gives up its present runtime: the engine has one runtime per
+worker.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class World:
         self._ids: list[str] = []  # worker -> its name
         self._moving: dict[int, int] = {}  # worker -> runtime that it is getting
         self._loading: dict[int, int] = {}  # of these, those that serve on while they load -> until when
-        self._cover: int | None = None  # worker that stands in for the longest runtime
+        self._cover: int | None = None  # worker that covers the longest runtime
         self._missing_ns: int | None = None  # since when no instance of the longest runtime has been in service
         self._urgent = False
         self.asked_ns: list[int] = []  # worker -> when it was asked for
@@ -132,7 +132,7 @@ class World:
         return min(self._next_sample_ns, self._next_plan_ns, self._next_look_ns, loaded_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Look at what is due."""
+        """Handle the events that are due."""
         for worker in [worker for worker, until_ns in self._loading.items() if until_ns <= now_ns]:
             del self._loading[worker]
             self._engine.replace(worker, self._moving[worker], 0)
@@ -146,10 +146,10 @@ class World:
         if now_ns >= self._next_look_ns:
             self._look(now_ns)
 
-    # --- what others ask for ---
+    # --- requests of others ---
 
     def add(self, runtime: int, at_ns: int) -> int:
-        """A worker more, that serves `runtime` from then on; its number."""
+        """Add a worker that serves `runtime` from `at_ns` on; returns its number."""
         worker = int(self._engine.add_worker(runtime, at_ns))
         self._target.append(runtime)
         self._ids.append(name_of(worker))
@@ -158,14 +158,14 @@ class World:
         return worker
 
     def remove(self, worker: int) -> None:
-        """Drains a worker for good."""
+        """Drain a worker for good."""
         self._target[worker] = -1
         self._stop_moving(worker)
         self._engine.remove(worker)
         self._unsettle()
 
     def fault(self, fault: Fault, now_ns: int) -> None:
-        """Something happens to a worker; nothing when it is not there (any more)."""
+        """Apply a fault to a worker; ignored when the worker is not present (any more)."""
         state = self._engine.workers()["state"]
         if fault.worker >= len(state) or state[fault.worker] == GONE:
             return
@@ -180,11 +180,11 @@ class World:
         self._unsettle()
 
     def replan(self, now_ns: int, reason: Reason) -> None:
-        """A plan for the workers there are now, if there are plans at all."""
+        """Plan for the present workers, if this simulation plans at all."""
         if self._plans:
             self._plan(now_ns, reason, again=True)
 
-    # --- what others see ---
+    # --- views ---
 
     def counts(self) -> tuple[int, ...]:
         """Instances wanted, by runtime."""
@@ -192,7 +192,7 @@ class World:
         return tuple(np.bincount(wanted, minlength=len(self._ladder.names)).tolist())
 
     def views(self, busy: NDArray[np.float64] | None = None) -> list[WorkerView]:
-        """The workers that are to stay, as scaling sees them. `busy`: share of the last window, by worker."""
+        """The workers that are to stay, in the form that scaling takes. `busy`: share of the last window, by worker."""
         columns = self._engine.workers()
         state, runtime = columns["state"].tolist(), columns["runtime"].tolist()
         shares = busy.tolist() if busy is not None else [0.0] * len(state)
@@ -228,9 +228,9 @@ class World:
         return self._planner.settle(candidate, question, question.solve() if question is not None else None, now_s)
 
     def _plan(self, now_ns: int, reason: Reason, *, again: bool = False) -> None:
-        """A plan for the workers there are. `again`: an oracle's is for the period that it has planned already.
+        """Plan for the present workers. `again`: an oracle repeats the plan of the period that it has planned already.
 
-        The period begins anew with every plan; only an oracle's, which knows them in advance, stay where they are.
+        Every plan restarts the period; only an oracle's periods, which are known in advance, stay where they are.
         """
         foreseen = None
         if self._foresight is None:
@@ -252,7 +252,7 @@ class World:
     def _decide(
         self, reason: Reason, now_ns: int, there: list[str], wanted: Sequence[int], foreseen: Seen | None = None
     ) -> Plan | None:
-        """What is to change; None: nothing does, or all workers hold everything."""
+        """The plan of changes; None if nothing changes, or all workers hold everything."""
         plan, planner = None, self._planner
         begun = planner.begin(reason, now_ns / SECOND_NS, there, wanted, foreseen=foreseen)
         if begun.question is not None:
@@ -270,7 +270,7 @@ class World:
         return Seen(Demand(self._planner.lengths, none, none, 0, 0.0))
 
     def _want(self, counts: Sequence[int]) -> None:
-        """Lays instances over the workers, with the fewest changes. A worker on its way counts as arrived."""
+        """Assign instances to the workers, with the fewest changes. A worker under way counts as arrived."""
         names = self._ladder.names
         runtimes = self._engine.workers()["runtime"].tolist()
         views = [
@@ -295,7 +295,7 @@ class World:
             self._cover = None
 
     def _look(self, now_ns: int) -> None:
-        """Begin what can begin now."""
+        """Begin the moves that can begin now."""
         self._next_look_ns = now_ns + LOOK_NS
         columns = self._engine.workers()
         state, runtime = columns["state"], columns["runtime"]
@@ -369,7 +369,7 @@ def _at_a_time(allocate: Allocate, workers: int, *, urgent: bool) -> int:
 
 
 def _load_ns(scenario: Scenario, load_ms: int | None) -> int:
-    """Of a replacement: as the scenario says, or the profile."""
+    """Load time of a replacement in ns, from the scenario, else the profile, else REPLACEMENT_S."""
     told_s = scenario.allocate.replacement_s
     if told_s is None and load_ms is not None:
         return load_ms * (SECOND_NS // 1000)

@@ -1,4 +1,4 @@
-"""Traces and workloads: when requests arrive, how long they are, and what they say. Formats, generators, sources:
+"""Traces and workloads: arrivals, lengths and texts of requests. Formats, generators, sources:
 traces/README.md."""
 
 from __future__ import annotations

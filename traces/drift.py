@@ -89,7 +89,7 @@ class Drift:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resampled:
-    """The lengths of each second are drawn from `size` lengths, which are drawn anew for each second."""
+    """The lengths of each second are drawn from `size` lengths, which themselves are redrawn every second."""
 
     size: int
 

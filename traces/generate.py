@@ -30,7 +30,7 @@ def arrivals(rate: float, duration_s: float, seed: int) -> NDArray[np.float64]:
 
 
 def poisson(rate: float, duration_s: float, lengths: Lengths, seed: int = 0) -> Trace:
-    """Poisson arrivals with lengths drawn from `lengths`; every request has a text of its own."""
+    """Poisson arrivals with lengths drawn from `lengths`; no two requests share a text."""
     at = arrivals(rate, duration_s, seed)
     drawn = lengths(len(at), np.random.default_rng([seed, 1]))
     return Trace(arrived_at_s=at, length=drawn, text_id=np.arange(len(at), dtype=np.int64))

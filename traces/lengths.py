@@ -1,4 +1,4 @@
-"""How long requests are: distributions of lengths, and how they drift.
+"""Lengths of requests: distributions of lengths, and their drift.
 
 A distribution is kept as its quantiles at 65,536 equally likely points, so that drawing is one look-up. The share of a
 length is thereby exact to 1 / 65,536.
@@ -55,7 +55,7 @@ class Lengths:
 
     @property
     def median(self) -> float:
-        """Of the quantiles, before stretching."""
+        """Median of the quantiles, before stretching."""
         return float(np.sqrt(self.quantile[POINTS // 2 - 1] * self.quantile[POINTS // 2]))
 
     def percentile(self, q: float) -> int:
@@ -105,7 +105,7 @@ def bimodal(short: int, long: int, share: float) -> Lengths:
 
 
 def histogram(counts: LengthHistogram) -> Lengths:
-    """As counted."""
+    """The distribution of a histogram of counted lengths."""
     reached = np.cumsum(counts.count)
     at = (np.arange(POINTS) + 0.5) / POINTS * reached[-1]
     return _integers(counts.length[np.searchsorted(reached, at)], f"{counts.count.sum()} lengths of: {counts.source}")
@@ -113,9 +113,9 @@ def histogram(counts: LengthHistogram) -> Lengths:
 
 @functools.lru_cache(maxsize=8)
 def lognormal(median: float, p98: float, longest: float) -> Lengths:
-    """A lognormal distribution with these two quantiles, of which only what is up to `longest` is taken.
+    """A lognormal distribution, truncated at `longest`, with these two quantiles.
 
-    The quantiles are those of what is left: the width of the distribution is found for them.
+    The quantiles are those after truncation: the width of the distribution is solved for them.
     """
     if not 1 <= median <= p98 <= longest or not math.isfinite(longest):
         raise ConfigError(f"a lognormal distribution needs 1 <= MEDIAN <= P98 <= MAX, not {median}, {p98}, {longest}")
@@ -170,12 +170,12 @@ def rag_chunks() -> Lengths:
 
 
 def tweets() -> Lengths:
-    """As they were counted."""
+    """The counted lengths of tweets."""
     return histogram(tweet_lengths())
 
 
 def mix() -> Lengths:
-    """Four tweets to one passage: searches, and what is indexed for them."""
+    """Four tweets to one passage: searches, and the passages indexed for them."""
     return mixture([(0.8, tweets()), (0.2, rag_chunks())])
 
 

@@ -58,7 +58,7 @@ def make_workload(
     duration_s: default 600, or that of the counts, the segment or the trace.
     length: paper (default: stretched to 512), tweets, fixed:N, uniform:MIN:MAX, lognormal:MEDIAN:P98:MAX,
         bimodal:A:B:SHARE_OF_B, mixture:SHARE*SPEC+SHARE*SPEC, file:PATH; with a trace, the trace's own.
-    rescale: stretch 125 tokens to so many, and cut what is longer to it.
+    rescale: stretch 125 tokens to so many, and cut longer lengths to it.
     drift: of lengths: none (default; with twitter-*, paper), weak, paper, SPREAD[:TAU_S[:MEDIAN]] or sample:N.
     seed: of all that is random.
     burst, sojourn_ms: of mmpp and twitter-bursty: rate while busy over rate while quiet (3); mean sojourn in each state
@@ -171,7 +171,7 @@ def _sojourns(value: float | str) -> tuple[float, float]:
 
 
 def _changed(path: Path, trace: Trace, rate: float | str | None, rescale: int | None) -> tuple[Trace, str]:
-    """The trace at another speed, with stretched lengths; and what was done to it, in words."""
+    """The trace at another speed, with stretched lengths, and a description of the changes."""
     how = ""
     if rate is not None:
         if isinstance(rate, str):

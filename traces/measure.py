@@ -1,4 +1,4 @@
-"""What a trace is like, in numbers: load, burstiness, lengths, and how these drift."""
+"""The properties of a trace in numbers: load, burstiness, lengths, and their drift."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arlo.traces.trace import Trace
 
 WINDOWS_S = (0.01, 0.1, 1.0, 10.0)
 CLIP_S = 10.0
-_FEW = 20  # requests; a clip with fewer says nothing about a 98th percentile
+_FEW = 20  # requests; a clip with fewer has no meaningful 98th percentile
 _MOST_CLIPS, _PER_CLIP = 300, 1000
 _SHUFFLES = 20
 
@@ -23,8 +23,8 @@ class Clips:
     """The distribution of lengths in clips of CLIP_S.
 
     sd_log_median, sd_log_p98: standard deviation of the logarithm over the clips. sampling_*: the same after the
-    lengths were shuffled, that is, what clips of so few requests show without any drift. drift_*: the square root of
-    the difference of the squares, 0 where that is negative: what is left for drift.
+    lengths were shuffled, that is, the deviation of clips of so few requests without any drift. drift_*: the deviation
+    left for drift, that is, the square root of the difference of the squares, 0 if that is negative.
     """
 
     clips: int
@@ -64,7 +64,7 @@ class Summary:
     clips: Clips | None
 
     def to_json(self) -> dict[str, Any]:
-        """For --json."""
+        """The figures for --json."""
         raw = dataclasses.asdict(self)
         raw["dispersion"] = {f"{window:g}s": value for window, value in self.dispersion.items()}
         if self.clips is not None:
@@ -89,7 +89,7 @@ class CountsSummary:
     dispersion: dict[float, float | None]
 
     def to_json(self) -> dict[str, Any]:
-        """For --json."""
+        """The figures for --json."""
         raw = dataclasses.asdict(self)
         raw["dispersion"] = {f"{window:g}s": value for window, value in self.dispersion.items()}
         return raw
@@ -149,7 +149,7 @@ def rates(trace: Trace, window_s: float) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def dispersion(count: NDArray[np.int64]) -> float | None:
-    """Variance over mean; None where it says nothing."""
+    """Variance over mean; None where it is meaningless."""
     if len(count) < 2 or not count.any():
         return None
     return float(count.var(ddof=1) / count.mean())
@@ -174,7 +174,7 @@ def _clips(trace: Trace) -> Clips | None:
         return None
     number = np.floor(trace.arrived_at_s / CLIP_S)
     per_clip = int(np.isin(number, np.round(at / CLIP_S)).sum()) / len(at)
-    # What sampling alone shows is found on a part of a long trace, and the trace's own deviation on the same part.
+    # The deviation by sampling alone is found on a part of a long trace; the trace's own deviation, on the same part.
     last = int(np.searchsorted(trace.arrived_at_s, at[:_MOST_CLIPS][-1] + CLIP_S))
     kept = slice(0, last, max(1, int(per_clip // _PER_CLIP)))
     part = Trace(arrived_at_s=trace.arrived_at_s[kept], length=trace.length[kept])

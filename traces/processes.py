@@ -1,8 +1,8 @@
 """Arrival processes: Poisson, Markov-modulated Poisson, renewal with gamma or constant gaps.
 
-Each works in *operational time*, where arrivals come at rate 1, and is then bent to the rate over time: what comes in
-a piece of constant rate depends only on the requests that are expected in it. Arrivals are made block by block, and a
-block is always BLOCK_NS long, so that a longer workload begins as a shorter one does.
+Each works in *operational time*, where arrivals come at rate 1, and is then bent to the rate over time: the arrivals
+in a piece of constant rate depend only on the requests that are expected in it. Arrivals are made block by block, and
+a block is always BLOCK_NS long, so that a longer workload begins like a shorter one.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class MarkovModulated:
             number += 1
 
     def _switches(self, busy: bool, seed: int, number: int) -> NDArray[np.int64]:
-        """Times of changes of state inside a block. Sojourns are memoryless, so each block may draw its first anew."""
+        """Times of changes of state inside a block. Sojourns are memoryless, so each block may redraw its first one."""
         random = streams.generator(seed, streams.STATES, number)
         means = np.array([self.busy_ms, self.quiet_ms] if busy else [self.quiet_ms, self.busy_ms]) * 1e6
         draws = 2 * (8 + math.ceil(BLOCK_NS / means.sum()))

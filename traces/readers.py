@@ -87,7 +87,7 @@ class Counts:
 
 
 def detect(path: Path) -> Format:
-    """The format of a file. ConfigError lists what is known."""
+    """The format of a file. ConfigError lists the known formats."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             columns = [name.strip() for name in next(csv.reader(file), [])]

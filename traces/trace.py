@@ -57,7 +57,7 @@ class Trace:
 
     @property
     def rate(self) -> float:
-        """Mean arrivals per second; 0 where nothing can be said (fewer than two arrivals)."""
+        """Mean arrivals per second; 0 with fewer than two arrivals, which define no rate."""
         return (len(self) - 1) / self.duration_s if self.duration_s > 0 else 0.0
 
     def faster(self, speed: float) -> Trace:
@@ -79,7 +79,7 @@ def write_csv(trace: Trace, path: Path) -> None:
 
 
 def read_csv(path: Path) -> Trace:
-    """Read what write_csv writes; other columns are ignored. ConfigError names the line that is wrong."""
+    """Read a file of write_csv; other columns are ignored. ConfigError names the faulty line."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             header = [name.strip() for name in next(csv.reader(file), [])]

@@ -41,20 +41,20 @@ class Traffic:
 
 
 def traffic(spec: str, longest: int) -> Traffic:
-    """The traffic that `spec` says, of 1 to `longest` tokens; the same counts each time.
+    """The traffic of `spec`, of 1 to `longest` tokens; the same counts each time.
 
     spec: a length specification of `arlo.traces`, or just the path of a histogram or trace. `tweets` and `paper` are
     stretched so that the paper's 125 tokens become `longest`, as the paper does for its workloads (section 5); all
-    others are in tokens and taken as they are (`mixture:1*tweets` gives tweets as they were counted). What is longer
-    than `longest` counts as that, as a client that truncates would send it. ConfigError for a specification that
-    cannot be read.
+    others are in tokens and taken as they are (`mixture:1*tweets` gives tweets as they were counted). Lengths above
+    `longest` count as `longest`, as a client that truncates would send them. ConfigError for a specification that
+    cannot be parsed.
     """
     if longest < 1:
         raise ConfigError(f"the longest length must be 1 token or more, not {longest}")
     name = spec.strip()
     if name in STRETCHED:
         lengths, text = parse_length_spec(name, longest), f"{name}, {PAPER_LONGEST} tokens stretched to {longest}"
-        cut = 0.0  # the few above are part of what is stretched
+        cut = 0.0  # the few above are part of the stretched lengths
     else:
         if ":" not in name and not Path(name).is_file() and (Path(name).suffix or "/" in name):
             raise ConfigError(f"histogram {name} does not exist: name a file, or {LENGTH_FORMS}")

@@ -28,7 +28,7 @@ MOST_IN_MEMORY = 50_000_000
 
 
 class Workload(Protocol):
-    """What every workload here has."""
+    """The interface of every workload here."""
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ class Replayed:
 
 
 def replayed(trace: Trace, name: str, source: str, *, duration_s: float | None = None) -> Replayed:
-    """A trace as a workload; with a duration, only what arrives before its end."""
+    """A trace as a workload; with a duration, only the requests that arrive before its end."""
     if len(trace) == 0:
         raise ConfigError(f"{source} holds no request")
     if duration_s is not None:

@@ -1,9 +1,8 @@
-"""Cascades: one logical model served by several of rising cost. What is decided offline, from records.
+"""Cascades: one logical model served by several of rising cost. This package makes the offline decisions, from records.
 
-A row runs on the cheapest stage; when its calibrated confidence is high enough the answer goes out, else the row moves
-on, without its unimportant words. The decision is that of src/flow/cascade, written again for arrays (`decide`,
-`prune`); tests hold the two equal. Pure: NumPy, and SciPy inside the functions that use it.
+A row runs on the cheapest stage. If its calibrated confidence is high enough, that answer is returned; otherwise the
+row escalates, without its unimportant words. The decision repeats src/flow/cascade for arrays (`decide`, `prune`);
+tests keep the two equal. The package is pure: it uses NumPy, and SciPy inside the functions that need it.
 
-Papers: Tabi (EuroSys'23) and HybridServe (ICDCS'25); where they leave something open, the docstrings say what was
-chosen.
+Papers: Tabi (EuroSys'23) and HybridServe (ICDCS'25). Where they leave a choice open, the docstrings give ours.
 """

@@ -1,8 +1,8 @@
-"""Confidence that is right as often as it says: fitting, and how far off it is.
+"""Calibrated confidence, which equals the share of right answers: fitting it, and measuring its error.
 
-Fitted on one split and judged on another. Temperature is the default (Tabi Eq. 2 and section 4.1, HybridServe Eq. 1);
-vector, Dirichlet (Kull et al., NeurIPS'19) and isotonic calibration are taken where they predict better on rows held
-out.
+Calibrators are fitted on one split and judged on another. Temperature is the default (Tabi Eq. 2 and section 4.1,
+HybridServe Eq. 1); vector, Dirichlet (Kull et al., NeurIPS'19) and isotonic calibration replace it where they predict
+better on held-out rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_T, MOST_T = 0.05, 20.0
 LEAST_ROWS, FEW_ROWS = 200, 1000
 BINS = 15
 FOLDS = 5
-TIE = 1e-4  # nats: what another kind must be better by than temperature
+TIE = 1e-4  # nats by which another kind must beat temperature
 _PENALTY = 1e-2  # of vector's distance from temperature, and of Dirichlet's weights off the diagonal (ODIR)
 _TINY = 1e-12
 
@@ -39,8 +39,8 @@ def nll(q: Floats, labels: ArrayLike) -> float:
 def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """T that makes softmax(logits / T) likeliest, in [0.05, 20]; logits [rows, labels], labels [rows].
 
-    The loss is convex in 1/T, so its slope has one zero, which Brent's method finds over log T. Where all answers are
-    right by any margin the loss falls for ever, and T is the lower bound: UserWarning, as it is of the upper one.
+    The loss is convex in 1/T, so its slope has one zero, which Brent's method finds over log T. If all answers are
+    right by any margin, the loss has no minimum and T is the lower bound. UserWarning at either bound.
     """
     from scipy.optimize import brentq
 
@@ -78,7 +78,7 @@ def choose(
 ) -> tuple[Calibrator, dict[str, float]]:
     """The kind with the lowest cross-validated NLL, fitted on all rows, and the NLL of each; temperature wins ties.
 
-    ConfigError under 200 rows: what is fitted on so few is noise.
+    ConfigError under 200 rows: a fit on so few is noise.
     """
     z, y = np.asarray(logits, np.float64), np.asarray(labels)
     if len(z) < LEAST_ROWS:
@@ -105,9 +105,9 @@ def fit_by_length(
     *,
     seed: int = 0,
 ) -> Calibrator:
-    """A T for each length bin (its longest row) where that is better on held-out rows; else the calibrator as it is.
+    """A T for each length bin (its longest row) if that is better on held-out rows; else the unchanged calibrator.
 
-    Bins of under 200 rows take the T of all.
+    Bins of under 200 rows take the T of all rows.
     """
     z, y, lengths = np.asarray(logits, np.float64), np.asarray(labels), np.asarray(length)
     if calibrator.kind != "temperature" or len(bins) < 2:
@@ -135,7 +135,7 @@ def fit_by_length(
 
 
 def _predicted(calibrator: Calibrator, z: Floats) -> Floats:
-    """Probabilities; of the isotonic kind the curve's for the top label, the others sharing the rest."""
+    """Probabilities; for the isotonic kind, the curve gives the top label's and the other labels share the rest."""
     stage = StageSpec(calibrator=calibrator)
     q, _ = calibrate(stage, z)
     if calibrator.kind != "isotonic":
@@ -148,7 +148,7 @@ def _predicted(calibrator: Calibrator, z: Floats) -> Floats:
 
 
 def isotonic_curve(confidence: Floats, right: NDArray[np.bool_]) -> tuple[tuple[float, float], ...]:
-    """Points of P(right) over confidence that never fall (pool adjacent violators), two for each step."""
+    """Non-decreasing points of P(right) over confidence (pool adjacent violators), two for each step."""
     from scipy.optimize import isotonic_regression
 
     order = np.argsort(confidence, kind="stable")
@@ -228,7 +228,7 @@ def ece(confidence: ArrayLike, right: ArrayLike, *, bins: int = BINS) -> float:
 
 
 def adaptive_ece(confidence: ArrayLike, right: ArrayLike, *, bins: int = BINS) -> float:
-    """As ece(), over bins of equally many rows."""
+    """The calibration error of ece(), over bins with equal numbers of rows."""
     con, ok = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
     parts = np.array_split(np.argsort(con, kind="stable"), min(bins, len(con)))
     return float(sum(abs(con[part].sum() - ok[part].sum()) for part in parts) / len(con))
@@ -258,7 +258,7 @@ def _distance(bins: Sequence[Bin]) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How well confidence tells accuracy on rows that it was not fitted on."""
+    """How well confidence predicts accuracy on held-out rows."""
 
     rows: int
     accuracy: float
@@ -269,7 +269,7 @@ class Quality:
 
 
 def quality(calibrator: Calibrator, logits: ArrayLike, labels: ArrayLike, length: ArrayLike = 0) -> Quality:
-    """Of a calibrator on held-out rows; arguments as of fit(). Confidence is the probability of the top label."""
+    """Quality of a calibrator on held-out rows; arguments as in fit(). Confidence is the top label's probability."""
     stage = StageSpec(calibrator=calibrator)
     z, y = np.asarray(logits, np.float64), np.asarray(labels)
     q, _ = calibrate(stage, z, length)

@@ -1,8 +1,8 @@
-"""What a row does after a stage has answered, for arrays of rows: the twin of src/flow/cascade/cascade.h.
+"""The decision after a stage has answered, for arrays of rows: the twin of src/flow/cascade/cascade.h.
 
-Everything is computed in double, with the largest logit taken off first, and sums run in the order of the labels, as
-there. Where exp() differs in its last bit between the two, a confidence may differ by that much; thresholds that the
-search writes keep their distance from confidences for this reason (search/table.py).
+As there, everything is computed in double, the largest logit is subtracted first, and sums run in the order of the
+labels. If exp() differs in its last bit between the two, a confidence may differ by that much; thresholds that the
+search writes therefore keep a distance from confidences (search/table.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TINY = 1e-300  # of which a logarithm is taken in place of 0
 
 
 def softmax(z: ArrayLike) -> tuple[Floats, Bools]:
-    """Probabilities [..., labels], and whether all logits of a row are finite [...]; rows that are not mean nothing."""
+    """Probabilities [..., labels], and whether all logits of a row are finite [...]; other rows are meaningless."""
     given = np.asarray(z, np.float64)
     finite = np.isfinite(given).all(axis=-1)
     given = np.where(finite[..., None], given, 0.0)
@@ -36,14 +36,14 @@ def softmax(z: ArrayLike) -> tuple[Floats, Bools]:
 
 
 def temperatures(calibrator: Calibrator, length: ArrayLike) -> Floats:
-    """T of rows of these lengths."""
+    """The temperature T of each row, by its length."""
     return _by_length((*calibrator.by_length, (np.iinfo(np.int64).max, calibrator.t)), length)
 
 
 def calibrate(stage: StageSpec, logits: ArrayLike, length: ArrayLike = 0) -> tuple[Floats, Bools]:
-    """Probabilities [rows, labels] that logits [rows, labels] of rows of `length` tokens stand for, in the order of the
-    cascade's labels, and which rows are finite (Tabi Eq. 2 and section 4.1). The isotonic curve comes later, on the
-    confidence."""
+    """Calibrated probabilities [rows, labels], in the order of the cascade's labels, from logits [rows, labels] of rows
+    of `length` tokens, and which rows are finite (Tabi Eq. 2 and section 4.1). The isotonic curve is applied later, to
+    the confidence."""
     by, z = stage.calibrator, in_order(stage, logits)
     if by.kind == "vector":
         return softmax(z * np.asarray(by.scale) + np.asarray(by.bias))
@@ -99,7 +99,7 @@ def confidence(stage: StageSpec, logits: ArrayLike, length: ArrayLike = 0, own: 
 
 
 def escalation_probability(rule: Rule, conf: ArrayLike, length: ArrayLike = 0) -> Floats:
-    """P of going on, for confidences [rows] of rows of these lengths (Tabi Eq. 4)."""
+    """Probability of escalation, for confidences [rows] of rows of these lengths (Tabi Eq. 4)."""
     con = np.asarray(conf, np.float64)
     if rule.kind == "hard":
         return (con < _by_length(rule.t, length)).astype(np.float64)
@@ -140,9 +140,9 @@ def decide(
 ) -> tuple[Ints, Ints]:
     """Where rows with these confidences [rows] go from `stage`: (next stage, -1 for exit; reason, -1 for none).
 
-    `row`: numbers for the soft rule's hash. `price`: above the last of the rules, that one counts. `last` [rows]: no
-    later stage is wanted; `least` [rows]: the client's confidence in place of the rule, below 0 for none; `present`
-    [stages] or [rows, stages]: which stages there are. All broadcast.
+    `row`: numbers for the soft rule's hash. `price`: capped at the last one of the rules. `last` [rows]: rows that may
+    not escalate; `least` [rows]: the client's confidence in place of the rule, below 0 for none; `present` [stages] or
+    [rows, stages]: the available stages. All broadcast.
     """
     con = np.asarray(conf, np.float64)
     shape, n = con.shape, len(rules.prices[0]) + 1
@@ -175,7 +175,7 @@ def decide(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answers:
-    """What a stage says of every row: [rows], and [rows, labels] in the order of the cascade's labels."""
+    """A stage's answers to every row: [rows], and [rows, labels] in the order of the cascade's labels."""
 
     confidence: Floats
     answer: Ints  # label of the largest logit; calibration never changes it
@@ -185,7 +185,7 @@ class Answers:
 
 
 def answers(stage: StageSpec, logits: ArrayLike, length: ArrayLike = 0, own: ArrayLike | None = None) -> Answers:
-    """All that decisions need of logits [rows, labels]."""
+    """The fields that decisions need, from logits [rows, labels]."""
     calibrated, finite = calibrate(stage, logits, length)
     raw, _ = softmax(in_order(stage, logits))
     if stage.score == "output":
@@ -197,8 +197,8 @@ def answers(stage: StageSpec, logits: ArrayLike, length: ArrayLike = 0, own: Arr
 
 
 def mixed(rules: Rules, said: Sequence[Answers], ran: Bools) -> Ints:
-    """The answer [rows] of rows that ran on the stages of `ran` [rows, stages]: that of the last, or the ensemble's
-    (Tabi Eq. 6). A stage whose logits are not finite counts as not run, unless none is left."""
+    """The answer [rows] of rows that ran on the stages of `ran` [rows, stages]: the last stage's, or the ensemble's
+    (Tabi Eq. 6). A stage whose logits are not finite counts as not run, unless no other is left."""
     good = ran & np.stack([each.finite for each in said], axis=1)
     good = np.where(good.any(axis=1, keepdims=True), good, ran)
     n = len(said)
@@ -236,7 +236,7 @@ def walk(
     least: ArrayLike = -1.0,
     present: ArrayLike | None = None,
 ) -> Ended:
-    """Every row through the whole cascade, from what each stage says of it. Arguments as of decide()."""
+    """Run every row through the whole cascade, from each stage's answers. Arguments as in decide()."""
     count, n = len(said[0].confidence), len(said)
     lengths = np.broadcast_to(np.asarray(length), (count,))
     rows = np.arange(count) if row is None else np.asarray(row)
@@ -270,7 +270,7 @@ def walk(
 
 
 def _by_length(pairs: Sequence[tuple[int, float]], length: ArrayLike) -> Floats:
-    """The value of rows of these lengths: that of the first (tokens up to, value) they fit, else the last."""
+    """Each row's value by its length: from the first (tokens up to, value) that the row fits, else the last."""
     ends = np.asarray([up_to for up_to, _ in pairs])
     values = np.asarray([value for _, value in pairs], np.float64)
     return np.asarray(values[np.minimum(np.searchsorted(ends, np.asarray(length)), len(ends) - 1)])

@@ -1,8 +1,8 @@
-"""Whether traffic is still what the cascade was searched on.
+"""Tests whether traffic still resembles the rows that the cascade was searched on.
 
-A small share of the rows that exit early also runs on the last stage (shadow rows). Whether their answers differ too
-often is tested after every row, for as long as one likes: a bet against "disagreement is at most epsilon" whose capital
-is not above 1 / alpha but with probability alpha, ever (Ville; Waudby-Smith and Ramdas, 2024).
+A small share of the rows that exit early also runs on the last stage (shadow rows). A test after every row, without a
+time limit, shows whether their answers differ too often: a bet against "disagreement is at most epsilon", whose capital
+ever exceeds 1 / alpha with probability at most alpha (Ville; Waudby-Smith and Ramdas, 2024).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from arlo.cascade.guarantee import clopper_pearson
 from arlo.cascade.manifest import DataUsed, Point
 
 ALPHA = 1e-5  # chance of a false alarm, over all time
-_MOST = 0.95  # of rows that differ: more is no promise
+_MOST = 0.95  # share of rows that differ; a larger one would promise nothing
 
 
 def allowed(point: Point, data: DataUsed | None = None) -> float:
-    """How often rows that end early may differ from the last stage, before traffic is not what an operating point was
-    found on: its guarantee, or the upper 99 % bound of what the test split showed. Of the rows that end early, not of
-    all. 0 where none does: there is nothing to test."""
+    """The share of early exits that may differ from the last stage before traffic no longer matches an operating point:
+    its guarantee, or the upper 99 % bound from the test split. The share is of the rows that exit early, not of all
+    rows. 0 if none does: there is nothing to test."""
     early = 1 - point.reach[-1]
     if early <= 0:
         return 0.0
@@ -44,10 +44,10 @@ def quantiles(values: ArrayLike) -> tuple[float, ...]:
 
 
 def shift(known: ArrayLike, rows: int, now: ArrayLike) -> tuple[float, float]:
-    """Early sign: how far, 0 to 1, values [rows] of now lie from those of which `rows` rows had these quantiles, and a
-    bound on the chance of that where nothing has changed: 2 exp(-2 d^2 nm / (n + m)) (Kolmogorov-Smirnov distance;
-    Dvoretzky, Kiefer and Wolfowitz). What quantiles leave open is taken off. For a look now and then, not after every
-    row."""
+    """An early sign of drift: the distance, 0 to 1, of current values [rows] from `rows` earlier ones with these
+    quantiles, and a bound on the chance of that distance without a change: 2 exp(-2 d^2 nm / (n + m))
+    (Kolmogorov-Smirnov distance; Dvoretzky, Kiefer and Wolfowitz). The distance that quantiles leave open is
+    subtracted. Call it now and then, not after every row."""
     before, after = np.sort(np.asarray(known, np.float64)), np.sort(np.asarray(now, np.float64))
     at = np.unique(np.concatenate([before, after]))
     apart = [np.searchsorted(each, at, side="right") / len(each) for each in (before, after)]

@@ -1,7 +1,7 @@
-"""What answers cost in energy: from power samples, from counters, from a model where neither is there.
+"""The energy of answers: from power samples, from counters, or from a model if neither exists.
 
-Energy of a request is that of a window, idle time included, over the requests that *arrived* in it (HybridServe section
-VI-C, which prints mWh: x 3.6 is joules). Of a stage it is by length, as time is.
+The energy of a request is that of a window, idle time included, over the requests that *arrived* in it (HybridServe
+section VI-C, which prints mWh: x 3.6 is joules). A stage's energy depends on the length, like its time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def per_request(joules: float, arrivals: int) -> float:
 
 
 def modelled_joules(busy: float, seconds: float, *, idle_w: float, max_w: float) -> float:
-    """Of a device that is busy for a share of the time: P_idle + u (P_max - P_idle). To be marked as modelled."""
+    """Energy of a device busy for a share u of the time: P_idle + u (P_max - P_idle). Callers must mark it modelled."""
     return (idle_w + busy * (max_w - idle_w)) * seconds
 
 
 def energy_mj(points: Sequence[tuple[int, int, float]], tokens: ArrayLike, stage: str) -> Floats:
     """mJ of single rows of so many tokens [rows], linear between the (tokens, rows, mJ) that were measured for one row.
-    ConfigError naming the stage where there are none."""
+    ConfigError, which names the stage, if none were measured."""
     single = sorted((length, mj) for length, rows, mj in points if rows == 1)
     if not single:
         raise ConfigError(f"stage {stage!r} has no energy_mj for one row: the objective energy needs it of every stage")
@@ -41,8 +41,8 @@ def energy_mj(points: Sequence[tuple[int, int, float]], tokens: ArrayLike, stage
 
 
 def stairs(points: Sequence[tuple[int, int, float]]) -> tuple[tuple[int, int, float], ...]:
-    """Of static runtimes, (max_length, rows, mJ) of each: a row costs what the shortest that takes it costs, so each
-    step has both its ends. Of several of one length and batch the least."""
+    """Energy steps of static runtimes, from (max_length, rows, mJ) of each. A row costs as much as the shortest runtime
+    that takes it, so each step has both ends. Of several with one length and batch, the cheapest counts."""
     least: dict[tuple[int, int], float] = {}
     for length, rows, mj in points:
         least[rows, length] = min(mj, least.get((rows, length), mj))
@@ -60,7 +60,7 @@ class Counter(Protocol):
     source: str
 
     def joules(self) -> float:
-        """Never falls."""
+        """The joules so far; the value never falls."""
 
 
 class NvmlCounter:
@@ -69,7 +69,7 @@ class NvmlCounter:
     source = "NVML total energy counter"
 
     def __init__(self, gpu: int | str = 0) -> None:
-        """`gpu`: its number, by PCI address, or UUID. EnvironmentProblem where there is no driver, GPU or counter."""
+        """`gpu`: its number in PCI order, or its UUID. EnvironmentProblem without a driver, the GPU or a counter."""
         if not str(gpu).isdecimal() and not str(gpu).startswith("GPU-"):
             raise EnvironmentProblem(f"{gpu} is a part of a GPU, or none: a counter is of a whole one")
         self._library = _nvml()
@@ -91,7 +91,7 @@ class NvmlCounter:
         self.joules()
 
     def joules(self) -> float:
-        """Since the driver was loaded."""
+        """The joules since the driver was loaded."""
         value = ctypes.c_ulonglong()
         if self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(value)):
             raise EnvironmentProblem("this GPU counts no energy: sample its power instead")
@@ -99,7 +99,7 @@ class NvmlCounter:
 
 
 def gpus() -> int:
-    """How many this machine has; EnvironmentProblem where there is no driver."""
+    """The number of GPUs of this machine; EnvironmentProblem without a driver."""
     count = ctypes.c_uint()
     if _nvml().nvmlDeviceGetCount_v2(ctypes.byref(count)):
         raise EnvironmentProblem("NVML does not say how many GPUs there are")
@@ -118,7 +118,7 @@ def _nvml() -> ctypes.CDLL:
 
 @dataclasses.dataclass(slots=True)
 class RaplCounter:
-    """The energy counters of CPU packages; they start over at a largest value, which is seen if read often enough."""
+    """The energy counters of CPU packages. They wrap around at a maximum; frequent reads detect each wrap."""
 
     folder: Path = _RAPL
     source: str = "RAPL"
@@ -126,7 +126,7 @@ class RaplCounter:
     _sum_uj: int = 0
 
     def __post_init__(self) -> None:
-        """EnvironmentProblem where none can be read."""
+        """Find the counters; EnvironmentProblem if none can be read."""
         for zone in sorted(self.folder.glob("intel-rapl:[0-9]*")):
             if zone.name.count(":") == 1:
                 try:
@@ -139,7 +139,7 @@ class RaplCounter:
             )
 
     def joules(self) -> float:
-        """Since this was made."""
+        """The joules since this counter was created."""
         for zone, before in self._last.items():
             now = int((zone / "energy_uj").read_text())
             if now < before:

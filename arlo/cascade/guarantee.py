@@ -1,6 +1,6 @@
-"""What holds with probability 1 - delta for traffic like the rows it is tested on (Learn then Test, fixed sequence).
+"""Guarantees that hold with probability 1 - delta for traffic like the tested rows (Learn then Test, fixed sequence).
 
-It does not cover drift, pruning that the records do not have, or answers that are degraded for want of time.
+They do not cover drift, pruning that the records lack, or answers that are degraded for lack of time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS = 1000  # thresholds 1, .999, ... 0: fixed before the rows are seen
 
 
 def clopper_pearson(k: int, n: int, delta: float) -> tuple[float, float]:
-    """Lower and upper bound of a probability of which k of n were seen; each fails with probability delta at most."""
+    """Lower and upper bound of a probability, from k hits in n trials; each fails with probability at most delta."""
     from scipy.stats import beta
 
     low = float(beta.ppf(delta, k, n - k + 1)) if k > 0 else 0.0
@@ -30,8 +30,8 @@ def clopper_pearson(k: int, n: int, delta: float) -> tuple[float, float]:
 def upper_risk(
     answer: ArrayLike, giant: ArrayLike, truth: ArrayLike | None, exits: ArrayLike, *, risk: Risk, delta: float
 ) -> float:
-    """Upper bound, level delta, of a risk from rows: answers, those of the last stage, the labels (None: not known),
-    and which rows end before it; all [rows].
+    """Upper bound, level delta, of a risk, from our answers, the last stage's answers, the labels (None: unknown), and
+    the rows that end before the last stage; all [rows].
 
     disagreement: P(ends early and differs from the last stage). harm: P(last stage right and ours wrong). accuracy
     loss: P(harm) less P(last stage wrong and ours right), each bounded at delta / 2.
@@ -59,8 +59,8 @@ def safe_threshold(
     delta: float,
     risk: Risk = "disagreement",
 ) -> float:
-    """The lowest threshold down to which every one has a risk of at most epsilon, with probability 1 - delta; 1 + eps
-    where none has. `at`: answers and early exits [rows] at a threshold."""
+    """The lowest threshold such that it and all above it have a risk of at most epsilon, with probability 1 - delta;
+    1 + eps if none has. `at`: answers and early exits [rows] at a threshold."""
     if not 0 < epsilon < 1 or not 0 < delta < 1:
         raise ConfigError("epsilon and delta of a guarantee must lie between 0 and 1")
     passed = NEVER

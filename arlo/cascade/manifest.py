@@ -1,7 +1,7 @@
 """cascade.json: a cascade as it is served, simulated and planned. Format 1.
 
-It lies beside the repositories of its stages. `arlo fit` writes it. What is unknown, misspelt or out of range is
-refused when it is read, never guessed.
+`arlo fit` writes it next to the repositories of its stages. Reading it rejects unknown, misspelt or out-of-range
+values; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORMAT = 1
 
 
 def check_judged(what: str, one: Manifest) -> None:
-    """ConfigError where a model's labels are no alternatives, so that no softmax tells how sure it is."""
+    """ConfigError if a model's labels are not alternatives, so that a softmax does not give its confidence."""
     if one.label_activation not in ("", "softmax"):
         raise ConfigError(
             f"{what}: {one.model} gives each label a value of its own ({one.label_activation}: several labels a text, "
@@ -50,7 +50,7 @@ def check_judged(what: str, one: Manifest) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Importance:
-    """Which attention a stage's output `importance` sums, and over which tokens its mean is."""
+    """The attention that a stage's output `importance` sums, and the tokens of its mean."""
 
     layers: str = "all"  # or last:K
     mean_over: Literal["words", "all"] = "words"
@@ -58,7 +58,7 @@ class Importance:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyFile:
-    """What a tokenizer group's vocabulary says of words."""
+    """The words of a tokenizer group's vocabulary, encoded for the file."""
 
     word_start: str = ""  # base64 of a bit for each id, lowest first: it begins a word
     special: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class VocabularyFile:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> VocabularyFile:
-        """As it is written."""
+        """Encode a vocabulary for the file."""
         bits = np.packbits(vocabulary.word_start, bitorder="little").tobytes()
         return cls(
             word_start=base64.b64encode(bits).decode(),
@@ -82,7 +82,7 @@ class VocabularyFile:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """As prune() takes it."""
+        """The decoded vocabulary, in the form that prune() takes."""
         bits = np.frombuffer(base64.b64decode(self.word_start), np.uint8)
         starts = np.unpackbits(bits, bitorder="little").astype(np.bool_)
         return Vocabulary(starts, frozenset(self.special), frozenset(self.keep))
@@ -124,7 +124,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """What holds with probability 1 - delta for traffic like the rows that it was found on."""
+    """A bound that holds with probability 1 - delta for traffic like the rows that it was found on."""
 
     risk: Literal["disagreement", "harm", "accuracy loss"]
     epsilon: float
@@ -134,7 +134,7 @@ class Guarantee:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """An operating point: all parameters, and what they gave on the test split."""
+    """An operating point: all parameters, and their results on the test split."""
 
     name: str
     search: str
@@ -162,14 +162,14 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DataUsed:
-    """The records that all was found on."""
+    """The records behind the cascade's parameters."""
 
     sha256: str
     rows: int
     split: tuple[float, float, float] = (0.4, 0.3, 0.3)  # fit, select, test
     seed: int = 0
     lengths: tuple[float, ...] = ()  # quantiles on the test split, of tokens
-    confidences: tuple[float, ...] = ()  # and of how sure the first stage is
+    confidences: tuple[float, ...] = ()  # quantiles of the first stage's confidence
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class CascadeManifest:
             self.point(self.default_point)
 
     def point(self, name: str | None = None) -> Point:
-        """The point of a name, or the default one. ConfigError naming those that there are."""
+        """The point of this name, or the default one. ConfigError, which lists the points, if there is none such."""
         wanted = name if name is not None else self.default_point
         found = next((each for each in self.points if each.name == wanted), None)
         if found is None:

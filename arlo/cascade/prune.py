@@ -1,8 +1,8 @@
-"""Which tokens of a row go on to the next stage: the twin of src/flow/cascade/prune.h.
+"""The tokens of a row that the next stage receives: the twin of src/flow/cascade/prune.h.
 
 Importance is the attention that a token receives, summed over layers, heads and real queries (Tabi section 2.3). The
-mean of Eq. 5 is over tokens that are not special: with them, CLS alone takes a third of it, and the shares of pruned
-words that the paper prints are not met.
+mean of Eq. 5 is over tokens that are not special: otherwise CLS alone takes a third of it, and the pruned shares do not
+match those printed in the paper.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from arlo.cascade.spec import Prune
 
 NEGATIONS = {"not", "no", "never", "none", "nor", "neither", "nothing", "without", "cannot", "n't", "t"}
 
-LEAST_SAVING = 0.03  # where time goes by tokens, less than this share of them saved is not worth the loss
+LEAST_SAVING = 0.03  # if time depends on tokens, saving less than this share of them is not worth the loss
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a vocabulary says of words. Ids beyond `word_start` begin one."""
+    """The word boundaries of a vocabulary. Ids beyond `word_start` begin a word."""
 
     word_start: NDArray[np.bool_]  # [ids]
     special: frozenset[int] = frozenset()  # ids that are no words
@@ -41,7 +41,7 @@ def word_starts(pieces: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def vocabulary_of(tokenizer: dict[str, Any] | None) -> Vocabulary:
-    """What a tokenizer.json says of words; None: all ids begin one."""
+    """The word boundaries in a tokenizer.json; None: all ids begin a word."""
     if tokenizer is None:
         return Vocabulary(np.zeros(0, np.bool_))
     raw = tokenizer["model"]["vocab"]
@@ -58,7 +58,7 @@ def vocabulary_of(tokenizer: dict[str, Any] | None) -> Vocabulary:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Words:
-    """The words of a row, in order, by arrays [words]; `word` [tokens] is the word of a token, -1 of a special one."""
+    """The words of a row in order, as arrays [words]; `word` [tokens] is each token's word, -1 for special tokens."""
 
     word: NDArray[np.int64]
     segment: NDArray[np.int64]  # what lies between special tokens
@@ -100,14 +100,14 @@ def prune(
     to: Rewording | None = None,
     under: int = 0,
 ) -> NDArray[np.int64]:
-    """Places of the tokens of one row that are kept, ascending; all of them where nothing is pruned.
+    """The positions of one row's kept tokens, ascending; all positions if nothing is pruned.
 
-    `ids`, `importance`: [tokens]. `levels`: maximum lengths of what may run the row next, ascending; none: time goes by
-    tokens. A word goes only whole (section 4.2); special tokens, words of the keep list, `min_words` words and the
-    weightiest word of each segment stay. With `to_level`, words come back, the weightiest first, as long as the runtime
-    is the same; a word that does not fit is passed over. `to`: what the places are of, where the next stage has another
-    vocabulary; nothing is pruned where the words of both are not the same. `under`: for a row that has no time for its
-    runtime, the longest level below `under`, as far as `alpha_max` and `most_removed` allow.
+    `ids`, `importance`: [tokens]. `levels`: maximum lengths of the runtimes that may run the row next, ascending; none:
+    time depends on tokens. Words are pruned whole (section 4.2); special tokens, words of the keep list, `min_words`
+    words and the weightiest word of each segment stay. With `to_level`, words come back, the weightiest first, while
+    the runtime stays the same; a word that does not fit is skipped. `to`: the row in the next stage's vocabulary, if
+    that differs, which the positions then refer to; nothing is pruned unless the words of both match. `under`: for a
+    row without time for its runtime, target the longest level below it, as `alpha_max` and `most_removed` allow.
     """
     tokens = np.asarray(ids, np.int64)
     target = tokens if to is None else np.asarray(to.ids, np.int64)
@@ -167,11 +167,11 @@ def _removed(words: Words, weight: NDArray[np.float64], kept: NDArray[np.bool_])
 
 
 def _same_words(a: Words, b: Words) -> bool:
-    """As many, parted into segments at the same places."""
+    """Whether both have equally many words, split into segments at the same places."""
     return len(a.size) == len(b.size) and np.array_equal(np.diff(a.segment) > 0, np.diff(b.segment) > 0)
 
 
 def _level(levels: Sequence[int], tokens: int) -> int | None:
-    """The shortest that takes so many; None: none does."""
+    """The shortest level that takes so many tokens; None if none does."""
     at = bisect.bisect_left(levels, tokens)
     return levels[at] if at < len(levels) else None

@@ -1,8 +1,8 @@
-"""What every stage said of every text: all searches, checks and simulations run on these.
+"""Every stage's answers to every text: all searches, checks and simulations run on these records.
 
 A folder holds `data.json` (which data) and a folder for each stage and variant, named by a key of engine and data, so
-what an engine no longer says is never read. Parts are added as they are recorded and never changed: a run that was cut
-off goes on where it ended.
+outdated answers of an engine are never read. Parts are appended while recording and never changed, so an interrupted
+run resumes where it left off.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Data:
         return all(each.label is not None for each in self.examples)
 
     def labels(self, names: Sequence[str]) -> Ints:
-        """Number [rows] of each label among `names`, -1 without one. In the file they are names, or numbers."""
+        """The number [rows] of each text's label among `names`, -1 without a label. The file has names or numbers."""
         known = {name: i for i, name in enumerate(names)}
         out = np.full(len(self.examples), _LABEL_NONE, np.int64)
         for row, each in enumerate(self.examples):
@@ -67,8 +67,8 @@ class Data:
         return out
 
     def groups(self) -> NDArray[np.uint64]:
-        """A number [rows] that texts of one group share. Without a group, texts that differ only in case, spaces,
-        digits and punctuation are one."""
+        """A number [rows] that texts of one group share. Texts without a group that differ only in case, spaces,
+        digits and punctuation form one group."""
         return np.array(
             [
                 _hash64(f"g:{each.group}" if each.group is not None else _SPACE.sub(" ", _whole(each).casefold()))
@@ -78,7 +78,7 @@ class Data:
         )
 
     def splits(self, shares: Sequence[float] = (0.4, 0.3, 0.3), seed: int = 0) -> NDArray[np.int8]:
-        """Split [rows] of each text: 0 fit, 1 select, 2 test. A group is never parted."""
+        """The split [rows] of each text: 0 fit, 1 select, 2 test. A group stays in one split."""
         names = self.groups()
         u = np.array([_hash64(f"{seed}:{name}") for name in names], np.float64) / 2.0**64
         return np.searchsorted(np.cumsum(shares)[:-1], u, side="right").astype(np.int8)
@@ -118,7 +118,7 @@ def _example(line: bytes, where: str) -> Example:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """What one stage said of rows, ascending in `row`."""
+    """One stage's answers to rows, ascending in `row`."""
 
     row: Ints  # [rows], number in the data
     logits: NDArray[np.float32]  # [rows, labels], in the stage's own order
@@ -140,7 +140,7 @@ class Recorded:
         return self.importance[start:end]
 
     def take(self, rows: Ints) -> Recorded:
-        """Of these numbers, in their order; all must be there. Without importance."""
+        """The records of these row numbers, in their order, without importance. ConfigError when one is missing."""
         at = np.searchsorted(self.row, rows)
         if len(rows) and (at.max() >= len(self.row) or np.any(self.row[at] != rows)):
             raise ConfigError("some texts are not recorded yet: the same `arlo fit` resumes")
@@ -152,7 +152,7 @@ class Records:
     """A folder of records of one data file."""
 
     def __init__(self, folder: Path, data: Data) -> None:
-        """Open or make it. ConfigError when it holds records of other data."""
+        """Open or create the folder. ConfigError when it holds records of other data."""
         self._folder, self._data = folder, data
         path = folder / "data.json"
         wanted = {"format": 1, "sha256": data.sha256, "rows": len(data.examples)}
@@ -174,7 +174,7 @@ class Records:
         return f"{re.sub(r'[^A-Za-z0-9_-]', '_', stage)}-{digest}"
 
     def variants(self) -> list[tuple[str, str, float, str]]:
-        """(source stage, stage, alpha, how) of the pruned texts that were begun."""
+        """(source stage, stage, alpha, how) of the pruned texts whose recording has begun."""
         path = self._folder / "pruned.json"
         try:
             raw = json.loads(path.read_bytes()) if path.exists() else []
@@ -185,7 +185,7 @@ class Records:
             raise ConfigError(f"{path} is damaged: delete it, and record again with --alphas") from None
 
     def note_variant(self, variant: tuple[str, str, float, str]) -> None:
-        """Pruned texts are about to be recorded."""
+        """Note that pruned texts are about to be recorded."""
         known = self.variants()
         if variant not in known:
             self._write(self._folder, "pruned.json", lambda file: file.write(json.dumps([*known, variant]).encode()))
@@ -203,7 +203,7 @@ class Records:
         self._write(folder, f"part-{number:06d}.npz", lambda file: np.savez(file, **arrays))
 
     def load(self, key: str) -> Recorded | None:
-        """All that is recorded; None: nothing. ConfigError names a file that is damaged."""
+        """All records; None if there are none. ConfigError names a damaged file."""
         parts = [_arrays(path) for path in self._parts(key)]
         if not parts:
             return None
@@ -241,7 +241,7 @@ class Records:
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Of one part, whole; ConfigError when the file is damaged."""
+    """All arrays of one part; ConfigError when the file is damaged."""
     try:
         with path.open("rb") as raw, np.load(raw) as file:  # which would leave a damaged file open
             arrays = {name: file[name] for name in file.files}
@@ -257,7 +257,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def engine_hash(manifest: Manifest) -> str:
-    """Of all that makes a stage's answers: tensors, runtimes, the files' own hashes. Latencies are not in it."""
+    """Hash of everything that determines a stage's answers: tensors, runtimes, file hashes. Latencies are left out."""
     parts = {
         "model": manifest.model,
         "inputs": [dataclasses.asdict(each) for each in manifest.inputs],
@@ -270,8 +270,8 @@ def engine_hash(manifest: Manifest) -> str:
 
 
 def ms_by_row(recorded: Recorded, *, importance: bool = False) -> Floats:
-    """Milliseconds [rows], the noise of single calls taken out: the median of rows of about as many tokens (16 a step),
-    never falling with them. `importance`: when it is asked for, where that was measured."""
+    """Milliseconds [rows] without the noise of single calls: the median of rows of about as many tokens (16 a step),
+    which never falls with the tokens. `importance`: times with importance requested, if those were measured."""
     ms = recorded.importance_ms if importance and recorded.importance_ms is not None else recorded.ms
     step = recorded.tokens // 16
     ends, which = np.unique(step, return_inverse=True)

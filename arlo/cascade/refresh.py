@@ -1,8 +1,8 @@
-"""An operating point fitted anew to traffic of today, from the sample that a gateway keeps (src/gateway/desk/sample.h).
+"""Refits an operating point to today's traffic, from the sample that a gateway keeps (src/gateway/desk/sample.h).
 
-Of each of its rows some early stages' answers and the last stage's are known, and no label: what is right is what the
-last stage says. Rows are in it by one chance, so they are weighted by 1 / share: those of larger shares are thinned to
-the smallest one, so that bounds on counts hold.
+Each sampled row has the answers of some early stages and of the last stage, but no label: the last stage's answer
+counts as right. Rows are sampled with one probability, so they are weighted by 1 / share: rows of larger shares are
+thinned to the smallest share, so that bounds on counts hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arlo.cascade.manifest import CascadeManifest, Guarantee, Point, Stage
 from arlo.cascade.spec import NEVER, Rule, threshold
 from arlo.errors import ConfigError
 
-SIGN_ROWS = 2000  # that early signs are looked for in
+SIGN_ROWS = 2000  # rows searched for early signs
 _LONGEST = 1 << 20
 _SEED = 0x726566  # of thinning
 
@@ -36,7 +36,7 @@ class Sample:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return len(self.length)
 
     def known(self, stage: int) -> Bools:
@@ -46,7 +46,7 @@ class Sample:
 
     @property
     def giant(self) -> Ints:
-        """What the last stage says [rows]."""
+        """The last stage's answers [rows]."""
         return np.asarray(self.logits[-1].argmax(axis=-1))
 
     def take(self, which: Bools) -> Sample:
@@ -55,7 +55,7 @@ class Sample:
 
 
 def sample_of(rows: Sequence[Any], cascade: CascadeManifest) -> Sample:
-    """arlo.v1.SampledRow as arrays. ConfigError where they are of another cascade, or too few."""
+    """The sample of arlo.v1.SampledRow messages. ConfigError if they are of another cascade, or too few."""
     stages, labels = len(cascade.stages), len(cascade.labels)
     shares = np.array([row.share for row in rows], np.float64)
     if len(rows) and not (shares > 0).all():
@@ -80,9 +80,9 @@ def sample_of(rows: Sequence[Any], cascade: CascadeManifest) -> Sample:
 
 
 def signs(cascade: CascadeManifest, sample: Sample) -> dict[str, tuple[float, float]]:
-    """How far the last SIGN_ROWS rows lie from the test split, by length and by how sure the first stage is, and the
-    chance of that where nothing has changed (`shift`). What the search did not note, or a stage says itself, is not in
-    it."""
+    """The distance of the last SIGN_ROWS rows from the test split, by length and by the first stage's confidence, and
+    the chance of that distance without a change (`shift`). Figures that the search did not note, or a confidence that a
+    stage outputs itself, are left out."""
     data, found = cascade.data, dict[str, tuple[float, float]]()
     if data is None:
         return found
@@ -100,7 +100,7 @@ def signs(cascade: CascadeManifest, sample: Sample) -> dict[str, tuple[float, fl
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Temperature:
-    """A stage's T before and now, and the expected calibration error of both on the other half of the sample, against
+    """A stage's T before and after, and the expected calibration error of both on the other half of the sample, against
     the last stage's answers."""
 
     stage: str
@@ -109,8 +109,8 @@ class Temperature:
 
 
 def fit_temperatures(cascade: CascadeManifest, sample: Sample) -> tuple[CascadeManifest, list[Temperature]]:
-    """The cascade with T of every stage but the last fitted to the first of each two rows of the sample. Stages with
-    calibrators of other kinds, and those that too few rows have seen, stay as they are: they are not in the list."""
+    """The cascade with T of every stage but the last fitted to every other row of the sample, from the first. Stages
+    with calibrators of other kinds, or with too few rows, stay unchanged and are not in the list."""
     stages, found = list(cascade.stages), []
     for s, stage in enumerate(cascade.stages[:-1]):
         first = np.arange(sample.rows) % 2 == 0
@@ -134,14 +134,14 @@ def refreshed(
     stage_ms: Sequence[float],
     bins: Sequence[int] | None = None,
 ) -> tuple[Point, list[str]]:
-    """The point with thresholds as low as its promise allows on this sample, and what has to be said of it.
+    """The point with thresholds as low as its promise allows on this sample, and notes on it.
 
-    Its promise is its guarantee of disagreement, tested anew (fixed sequence, Learn then Test), each stage with its
-    part of epsilon and delta; where it has none, the share of rows that it answered otherwise than the last stage on
-    the test split. `bins`: longest rows of length bins, ascending; None: those that the point has. In each bin the
-    thresholds keep the whole promise, delta in parts, so that all of them together do; of bins with fewer than
-    LEAST_ROWS rows several are one. A price's threshold keeps its ratio to the first one. `stage_ms`: of a row at each
-    stage, of which only the ratios count.
+    The promise is the point's guarantee of disagreement, tested again (fixed sequence, Learn then Test), each stage
+    with its part of epsilon and delta. A point without a guarantee promises the share of rows on which it disagreed
+    with the last stage on the test split. `bins`: longest rows of length bins, ascending; None: the point's bins. Each
+    bin's thresholds keep the whole promise with a part of delta, so that all bins together keep it; bins with fewer
+    than LEAST_ROWS rows are joined. A price's threshold keeps its ratio to the first one. `stage_ms`: milliseconds of a
+    row at each stage; only their ratios matter.
     """
     notes = []
     edges = len(cascade.stages) - 1
@@ -206,7 +206,7 @@ def _confidence(stage: Stage, logits: Floats, length: Ints) -> Floats:
 
 
 def _lowest(sure: Floats, differ: Bools, most: float) -> float:
-    """The lowest threshold down to which at most so large a share of the rows ends with another answer."""
+    """The lowest threshold at which at most this share of the rows ends with another answer than the last stage's."""
     passed = NEVER
     for step in range(STEPS, -1, -1):
         if float(((sure >= step / STEPS) & differ).mean()) > most:
@@ -216,13 +216,13 @@ def _lowest(sure: Floats, differ: Bools, most: float) -> float:
 
 
 def bins_of(point: Point) -> tuple[int, ...]:
-    """Longest rows of the bins that a point's thresholds have; one bin where they are for all lengths."""
+    """The longest rows of a point's threshold bins; one bin if its thresholds apply to all lengths."""
     ends = {up_to for rule in point.rules[0] if rule.kind == "hard" for up_to, _ in rule.t}
     return tuple(sorted(ends)) or (_LONGEST,)
 
 
 def joined_bins(length: Ints, ends: Sequence[int]) -> list[int]:
-    """The bins, those of fewer than LEAST_ROWS rows joined to the next longer one; the last one is open."""
+    """The bins, with those of fewer than LEAST_ROWS rows joined to the next longer one; the last bin is open."""
     joined: list[int] = []
     for end in ends[:-1]:
         if int((length <= end).sum() - (length <= (joined[-1] if joined else 0)).sum()) >= LEAST_ROWS:
@@ -252,15 +252,15 @@ def _prices(point: Point, ends: Sequence[int], found: Sequence[Sequence[float]])
 
 
 def promise(guarantee: Guarantee | None, point: Point) -> str:
-    """What the thresholds were found for, in words."""
+    """The promise of the thresholds, in words."""
     if guarantee is None:
         return f"at most {1 - point.agreement:.2%} answered otherwise than the last stage, as found on the test split"
     return f"P(ends early and differs) <= {guarantee.epsilon:g}, with probability {1 - guarantee.delta:g}"
 
 
 def mean_ms(latency: Sequence[tuple[int, float]], length: Ints) -> float:
-    """Mean ms of rows of these lengths [rows], by (tokens, ms) of a stage's runtimes, ascending: the shortest that
-    takes the row."""
+    """Mean ms of rows of these lengths [rows], from (tokens, ms) of a stage's runtimes, ascending; each row runs on the
+    shortest that takes it."""
     ends = np.array([end for end, _ in latency])
     ms = np.array([each for _, each in latency])
     at = np.minimum(np.searchsorted(ends, length), len(ends) - 1)

@@ -1,4 +1,4 @@
-"""A cascade as data: what its stages say, and what is made of it (the twin of src/flow/cascade/spec.h).
+"""A cascade as data: its stages' outputs, and the rules applied to them (the twin of src/flow/cascade/spec.h).
 
 Stages count from 0, the cheapest. Constructing a value checks it; ConfigError names the field.
 """
@@ -32,7 +32,7 @@ def _ascending(values: tuple[tuple[int, float], ...] | tuple[tuple[float, float]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrator:
-    """How logits become probabilities that are right as often as they say (Tabi Eq. 2, HybridServe Eq. 1)."""
+    """The mapping from logits to calibrated probabilities (Tabi Eq. 2, HybridServe Eq. 1)."""
 
     kind: CalibratorKind = "temperature"
     t: float = 1.0  # temperature, isotonic: softmax(z / t)
@@ -63,11 +63,11 @@ class Calibrator:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """How confidence comes from what a stage answers."""
+    """How confidence is computed from a stage's answer."""
 
     calibrator: Calibrator = Calibrator()
     score: ScoreKind = "max"  # margin: largest less second; entropy: 1 - entropy / ln(labels); output: the stage's own
-    over: OverKind = "min"  # of an answer with probabilities for each token, what stands for the row
+    over: OverKind = "min"  # for an answer with probabilities per token: their reduction to one per row
     scale: ScaleKind = "prob"  # prob2: confidence^2 (HybridServe section IV-A)
     label_order: tuple[int, ...] = ()  # place of each of the stage's labels among the cascade's; none: the same
 
@@ -106,13 +106,13 @@ def hard(t: float) -> Rule:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prune:
-    """Words that do not matter are left out on the way to the next stage (Tabi Eq. 5, section 4.2)."""
+    """The removal of unimportant words on the way to the next stage (Tabi Eq. 5, section 4.2)."""
 
     alpha: float = 0.0  # a token stays if its importance is above alpha times the mean; 0: nothing is pruned
-    mean_over: Literal["words", "all"] = "words"  # all: special tokens count in the mean, too
-    to_level: bool = True  # only as far as a shorter runtime is reached, and no further
+    mean_over: Literal["words", "all"] = "words"  # all: special tokens also count in the mean
+    to_level: bool = True  # prune only until a shorter runtime is reached
     min_words: int = 4
-    # Of a row that has no time for its runtime: words up to this alpha may go for a shorter one, and with them at most
+    # A row without time for its runtime may lose words up to this alpha to reach a shorter one, and with them at most
     # this share of its importance; below `alpha`: none.
     alpha_max: float = 0.0
     most_removed: float = 0.5
@@ -128,7 +128,7 @@ class Prune:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ensemble:
-    """The answers of a row so far as one: sum of w_s p_s / sum of w_s (Tabi Eq. 6)."""
+    """The combination of a row's answers so far: sum of w_s p_s / sum of w_s (Tabi Eq. 6)."""
 
     kind: EnsembleKind = "none"  # whose probabilities: none (the last answer alone), softmax(z), the calibrated ones
     weights: tuple[float, ...] = ()  # [stages], above 0
@@ -140,7 +140,7 @@ class Ensemble:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is decided by; one of these is in force for each decision."""
+    """The rules of a decision; one of the prices is in force for each decision."""
 
     prices: tuple[tuple[Rule, ...], ...]  # [price][stage but the last]; price 0: as searched, above: less escalates
     start: int = 0  # stage that rows begin at; the last one: it alone answers
@@ -176,8 +176,8 @@ def threshold(rule: Rule, length: int) -> float:
 
 
 def bounded(prices: tuple[tuple[Rule, ...], ...], floor: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], ...]:
-    """A price ladder that lets out no row at any price that both the first price and the rules `floor` would send on.
-    Rungs that are alike then are one. Soft rules, which have one price, stay as they are."""
+    """A price ladder bounded from below: no row that both the first price and the rules `floor` would escalate exits at
+    any price. Equal rungs become one. Soft rules, which have one price, are unchanged."""
     if any(rule.kind == "soft" for rules in (*prices, floor) for rule in rules):
         return prices
     kept = [prices[0]]
@@ -199,7 +199,7 @@ def bounded(prices: tuple[tuple[Rule, ...], ...], floor: tuple[Rule, ...]) -> tu
 
 
 def _no_stricter(higher: Rule, lower: Rule) -> bool:
-    """Whether `higher` escalates no row that `lower` lets out. Between rules of two kinds: cannot be told, so no."""
+    """Whether `higher` escalates no row that `lower` lets exit. Rules of two kinds cannot be compared: False."""
     if higher.kind != lower.kind:
         return False
     if higher.kind == "soft":

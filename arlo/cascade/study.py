@@ -1,4 +1,4 @@
-"""A cascade with its records: arrays by row, and what any parameters would give on them."""
+"""A cascade with its records: arrays by row, and the results of any parameters on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Variant = tuple[int, int, float, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """What a stage says of every row, and the ms [rows] it takes."""
+    """A stage's answers to every row, and the ms [rows] they take."""
 
     said: Answers
     ms: Floats
@@ -35,7 +35,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Study:
-    """Rows are those recorded by every stage. `cost` is what searches spend, in ms or mJ; `ms` is time alone."""
+    """The rows that every stage has recorded. `cost` is the cost in searches, in ms or mJ; `ms` is time alone."""
 
     cascade: CascadeManifest
     row: Ints  # [rows], number in the data
@@ -90,8 +90,8 @@ class Study:
         return self.take(which)
 
     def with_pruning(self, alpha: float, how: str = "importance") -> Study:
-        """As if every stage but the first got what the one before it had left of a text; all but the last then take the
-        time that importance costs. ConfigError where such texts are not recorded."""
+        """The study as if each stage but the first got the text pruned by the stage before it. All stages but the last
+        then take the extra time of computing importance. ConfigError where no such texts are recorded."""
         if not alpha:
             return self
         said, ms, cost = list(self.said), self.ms.copy(), self.cost.copy()
@@ -113,7 +113,7 @@ class Study:
         return sorted(a for a in found if all((s - 1, s, a, how) in self.pruned for s in range(1, self.stages)))
 
     def table(self, ensemble: Ensemble | None = None) -> Table:
-        """What searches read."""
+        """The input of the searches."""
         return table_of(self.said, self.truth, self.cost, ensemble)
 
     def play(self, rules: Rules, *, seed: int = 0, price: int = 0) -> Played:
@@ -125,7 +125,7 @@ class Study:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Played:
-    """How rows ended, whether they are right, what the last stage alone says of the whole text, and ms: [rows]."""
+    """How rows ended, whether they are right, the last stage's answers to whole texts, and ms: [rows]."""
 
     ended: Ended
     right: Bools
@@ -134,7 +134,7 @@ class Played:
 
     @property
     def accuracy(self) -> Interval:
-        """With its interval."""
+        """Accuracy with its interval."""
         return interval(self.right)
 
     @property
@@ -148,7 +148,7 @@ class Played:
 
 
 def part(said: Answers, rows: Ints | Bools) -> Answers:
-    """Of some rows."""
+    """The answers of some rows."""
     return Answers(*(getattr(said, field.name)[rows] for field in dataclasses.fields(said)))
 
 
@@ -207,7 +207,7 @@ def load_study(
 
 
 def stage_answers(stage: Stage, recorded: Recorded, length: Ints) -> Answers:
-    """What a stage says, from its records; `length` [rows]: before anything was pruned."""
+    """A stage's answers, from its records; `length` [rows]: tokens before pruning."""
     return answers(stage.spec, recorded.logits, length)
 
 
@@ -218,7 +218,7 @@ def stage_key(cascade: CascadeManifest, folder: Path, records: Records, stage: i
 
 
 def pruned_keys(cascade: CascadeManifest, folder: Path, records: Records) -> list[tuple[int, int, float, str, str]]:
-    """(source, stage, alpha, how, key) of pruned texts that were asked for, whether recorded whole or not."""
+    """(source, stage, alpha, how, key) of requested pruned texts, whether or not they are recorded in full."""
     names = {stage.name: s for s, stage in enumerate(cascade.stages)}
     found = []
     for source, target, alpha, how in records.variants():
@@ -230,7 +230,7 @@ def pruned_keys(cascade: CascadeManifest, folder: Path, records: Records) -> lis
 
 
 def pruned_variant(cascade: CascadeManifest, folder: Path, source: int, alpha: float, how: str) -> str:
-    """Name of pruned texts: the masks are the source engine's, so it is part of it."""
+    """Name of pruned texts; it includes the source engine, whose masks they use."""
     stage = cascade.stages[source]
     engine = engine_hash(Manifest.load(folder / stage.repository))
     return f"pruned by {stage.name} alpha {alpha:g} {how} {engine}"

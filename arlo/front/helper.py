@@ -1,8 +1,7 @@
-"""A process that makes token ids of text for the gateway (src/gateway/text), with the `tokenizers` package.
+"""A process that tokenises text for the gateway (src/gateway/text), with the `tokenizers` package.
 
-Standard input is a socket, both ways. A message is two sizes of 4 bytes, little-endian, then as many bytes of JSON, and
-as many of what belongs to it. `load` and `forget` have no answer, each `encode` and `decode` has one. It ends with the
-gateway.
+Standard input is a two-way socket. A message is two sizes of 4 bytes, little-endian, then that many bytes of JSON and
+of payload. `load` and `forget` have no answer; each `encode` and `decode` has one. The process ends with the gateway.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from typing import Any, BinaryIO
 _SIZES = struct.Struct("<II")
 LONGEST_TEXT = 4_000_000  # characters; a package takes seconds for more
 LONGEST_WORD = 200_000  # the time for a word grows faster than its length
-MOST_CHARACTERS = 250  # a token of a text that is cut; TEI's bound, so that a long text takes no seconds
+MOST_CHARACTERS = 250  # a token of a text that is cut; TEI's bound, which keeps long texts below seconds
 MOST_BYTES = 4 * MOST_CHARACTERS  # a token; of a longer text the gateway sends a part (src/rewrite/model.cc)
 
 
 class RefusalError(Exception):
-    """Why there are no token ids; for the client."""
+    """The reason, for the client, why there are no token ids."""
 
 
 @dataclasses.dataclass
 class Loaded:
-    """A tokenizer that cuts and fills up nothing by itself, and the special tokens that a single text stands in."""
+    """A tokenizer that neither truncates nor pads by itself, and the special tokens around a single text."""
 
     tokenizer: Any
     before: list[int]
@@ -38,7 +37,7 @@ class Loaded:
 
 
 def load(file: bytes) -> Loaded:
-    """Of the bytes of a tokenizer.json."""
+    """The tokenizer in the bytes of a tokenizer.json."""
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer.from_buffer(file)
@@ -70,7 +69,7 @@ def check_size(text: str, row: int) -> None:
 
 
 def looked_at(text: str, row: int, asked: dict[str, Any]) -> str:
-    """The part of a text that is cut to `most` tokens which has more than these, unless characters make no tokens."""
+    """The part of a text that suffices to cut it to `most` tokens, unless some characters make no tokens."""
     most = 0 if asked["written"] else MOST_CHARACTERS * asked["most"]
     part = text if not most else text[-most:] if asked["keep_end"] else text[:most]
     check_size(part, row)
@@ -102,7 +101,7 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
             own = (row, half + row) if asked["pairs"] else (row,)
             if each.overflowing or all(len(parts[i]) == len(texts[i]) for i in own):
                 continue
-            with contextlib.suppress(RefusalError):  # there is room for what is behind the part, if that takes no time
+            with contextlib.suppress(RefusalError):  # the text after the part fits as well, if it is quick to tokenise
                 for i in own:
                     check_size(texts[i], row)
                 made[row] = tokenizer.encode(*(texts[i] for i in own), add_special_tokens=asked["special"])
@@ -134,7 +133,7 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
 
 
 def messages(source: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Until the gateway has gone."""
+    """Messages until the gateway has gone."""
     while len(sizes := source.read(_SIZES.size)) == _SIZES.size:
         head, blob = (source.read(size) for size in _SIZES.unpack(sizes))
         yield json.loads(head), blob
@@ -164,7 +163,7 @@ def serve(source: BinaryIO, answers: BinaryIO) -> None:
                 made = {"texts": loaded.tokenizer.decode_batch(asked["ids"], skip_special_tokens=skip)}
         except RefusalError as why:
             made = {"error": str(why)}
-        except Exception as why:  # the package's own: it has no others, and says what is wrong with a file or a text
+        except Exception as why:  # the package raises nothing more specific; its message names the fault
             made = {"error": f"the tokenizer refuses it: {why}"}
         head = json.dumps(made).encode()
         answers.write(_SIZES.pack(len(head), len(behind)) + head + behind)
@@ -172,7 +171,7 @@ def serve(source: BinaryIO, answers: BinaryIO) -> None:
 
 
 def main() -> None:
-    """On standard input, until its other end is closed."""
+    """Serve on standard input until its other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the gateway may still drain
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a core for each helper
     with os.fdopen(os.dup(0), "rb") as source, os.fdopen(os.dup(0), "wb") as answers:

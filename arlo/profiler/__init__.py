@@ -1,4 +1,4 @@
-"""The latency profile: measure every runtime on a real worker, through Triton, and say what was seen.
+"""The latency profile: measure every runtime on a real worker, through Triton, and report the results.
 
 measure() the points -> LatencyProfile (format.py) -> with_profile(manifest, profile), which planning and gateway read.
 """

@@ -1,4 +1,4 @@
-"""A latency profile put in the place of the latencies of a manifest. Pure."""
+"""Replaces the latencies of a manifest with a latency profile. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from arlo.profiler.format import LatencyProfile, RuntimeProfile, runtime_hash
 
 
 def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool = False) -> Manifest:
-    """The manifest with the measured means as its latencies, their device, and what loading took.
+    """The manifest with the measured means as its latencies, their device, and the load times.
 
     ConfigError when the profile is of another model or build, or lacks a runtime; with `partial`, runtimes that it
     lacks keep the latencies that they have. Runtimes of the profile that the manifest lacks are left out.
 
-    The recommendation is left out, as it was for other latencies: arlo.planning.lengths.advice makes the new one.
+    The old recommendation is dropped, as it was for other latencies; arlo.planning.lengths.advice makes the new one.
     """
     if profile.model != manifest.model:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a finished profile says, in sentences: steps, and what speaks against trusting it. Pure."""
+"""The findings of a finished profile, in sentences: steps, and reasons not to trust it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATIC = 0.05  # a shorter row of a static runtime may differ by this much
 
 
 def staircase_lines(profile: LatencyProfile) -> list[str]:
-    """The steps over the static runtimes, where there are several, and over the lengths of each dynamic one."""
+    """The steps over the static runtimes, if there are several, and over the lengths of each dynamic one."""
     lines = []
     if sum(not runtime.dynamic and bool(runtime.points) for runtime in profile.runtimes) > 1:
         lines.append(f"maximum lengths: {profile.staircase.text}")
@@ -25,8 +25,8 @@ def staircase_lines(profile: LatencyProfile) -> list[str]:
 
 
 def warnings(profile: LatencyProfile) -> list[str]:
-    """Busy machine, points that missed the precision, latency that spreads or waits, static runtimes that are not,
-    batches that were left out."""
+    """Warnings of a busy machine, points that missed the precision, latencies that vary or include queueing, static
+    runtimes whose latency varies with length, and batches that were left out."""
     return [
         *_busy(profile),
         *_imprecise(profile),

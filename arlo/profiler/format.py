@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Measured latency of one request of `batch` rows of `length` tokens, sent when the worker had nothing else."""
+    """Measured latency of one request of `batch` rows of `length` tokens, sent to an otherwise idle worker."""
 
     length: int  # tokens
     batch: int  # rows
@@ -35,7 +35,7 @@ class Point:
     other_load: float | None = None  # share of the machine's CPU time that others took meanwhile; None: not seen
 
     def check(self) -> None:
-        """ConfigError for values that no measurement gives."""
+        """Raise a ConfigError for values that no measurement gives."""
         if self.length < 1 or self.batch < 1 or self.samples < 1:
             raise ConfigError("length, batch and samples must be at least 1")
         times = {"mean_us": self.mean_us, "p50_us": self.p50_us, "p98_us": self.p98_us}
@@ -46,7 +46,7 @@ class Point:
             raise ConfigError(f"half_width_us must be at least 0, not {self.half_width_us}")
 
     def within(self, precision: float) -> bool:
-        """Whether the interval is as narrow as that, relative to the mean."""
+        """Whether the interval, relative to the mean, is at most this wide."""
         return self.half_width_us <= precision * self.mean_us
 
 
@@ -55,7 +55,7 @@ class RuntimeProfile:
     """One runtime's points."""
 
     name: str
-    hash: str  # of what was measured, see runtime_hash()
+    hash: str  # of the measured runtime, see runtime_hash()
     max_length: int
     max_batch: int
     dynamic: bool
@@ -75,14 +75,14 @@ class RuntimeProfile:
         return next((p for p in self.points if (p.length, p.batch) == (length, batch)), None)
 
     def with_point(self, point: Point) -> RuntimeProfile:
-        """With this point added, or in the place of the one before."""
+        """This runtime with the point added, or replaced."""
         others = [p for p in self.points if (p.length, p.batch) != (point.length, point.batch)]
         return dataclasses.replace(self, points=tuple(sorted([*others, point], key=lambda p: (p.length, p.batch))))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class How:
-    """How it was measured."""
+    """How a profile was measured."""
 
     confidence: float  # of the intervals, such as 0.95
     precision: float  # half width over mean that was asked for
@@ -94,13 +94,13 @@ class How:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyProfile:
-    """What `arlo compile profile` writes."""
+    """The latency profile that `arlo compile profile` writes."""
 
     model: str
     device: str
     versions: dict[str, str]  # arlo, triton, the engine
     date: str  # ISO 8601, UTC; of the last point
-    provenance: str  # "measured through Triton ..."; an estimate would say so
+    provenance: str  # "measured through Triton ...", or a note that it is an estimate
     how: How
     runtimes: tuple[RuntimeProfile, ...]  # in the manifest's order
     format: int = FORMAT
@@ -119,13 +119,13 @@ class LatencyProfile:
         return next((runtime for runtime in self.runtimes if runtime.name == name), None)
 
     def with_runtime(self, runtime: RuntimeProfile) -> LatencyProfile:
-        """With this runtime in the place of the one of the same name."""
+        """This profile with the runtime of the same name replaced."""
         return dataclasses.replace(
             self, runtimes=tuple(runtime if r.name == runtime.name else r for r in self.runtimes)
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """What the file holds: the fields, and the staircases, which are for the reader and not read back."""
+        """The content of the file: the fields, and the staircases, which are for people and not read back."""
         raw = dataclasses.asdict(self)
         for runtime, entry in zip(self.runtimes, raw["runtimes"], strict=True):
             steps = runtime.staircase
@@ -145,7 +145,7 @@ class LatencyProfile:
 
     @classmethod
     def load(cls, path: Path) -> LatencyProfile:
-        """Read and check; ConfigError saying what is wrong with the file."""
+        """Read and check a file; ConfigError names its fault."""
         try:
             raw = json.loads(path.read_text())
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The job of `arlo compile profile`: one runtime at a time on one worker, point by point, kept as they come."""
+"""The job of `arlo compile profile`: one runtime at a time on one worker; each point is saved once measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from arlo.workers import WorkerInfo, WorkerPool
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """What is asked for. Constructing it checks every field; ConfigError says what to change."""
+    """The options of a profiling job. Constructing it checks every field; ConfigError says what to change."""
 
     runtimes: tuple[str, ...] = ()  # names; none: all of them
     lengths: tuple[int, ...] = ()  # of dynamic runtimes, tokens; none: see choose_points()
@@ -72,9 +72,9 @@ async def profile_runtimes(
 ) -> LatencyProfile:
     """Measure on the first worker of a started pool and return the profile; `save` gets it after every point.
 
-    Points of `before` that were measured the same way are kept; ConfigError when it is of something else. Runtimes
-    that were loaded before stay loaded. WorkerError naming the runtime that does not load or answer. When this is
-    cancelled, the request under way is given up and the runtime unloaded.
+    Points of `before` that were measured the same way are kept; ConfigError when `before` does not match. Runtimes
+    that were loaded before stay loaded. WorkerError names the runtime that does not load or answer. Cancelling
+    abandons the request under way and unloads the runtime.
     """
     chosen = choose_runtimes(manifest, options.runtimes)
     wanted = {
@@ -123,10 +123,10 @@ def choose_runtimes(manifest: Manifest, names: Sequence[str]) -> list[Runtime]:
 
 
 def keep_points(new: LatencyProfile, before: LatencyProfile) -> LatencyProfile:
-    """`new` (without points) with the points of `before` that count for it too.
+    """`new` (without points) with the points of `before` that still count for it.
 
-    Those of a runtime that was built again do not, nor those that missed the precision when there was less time.
-    ConfigError when model, device, versions or options differ: the points could not stand side by side.
+    Points of a rebuilt runtime do not count, nor those that missed the precision with less time allowed.
+    ConfigError when model, device, versions or options differ: the points would not be comparable.
     """
     differences = [
         f"{name} ({there!r}, now {here!r})"
@@ -205,8 +205,8 @@ def _now() -> str:
 
 @contextlib.asynccontextmanager
 async def _loaded(pool: WorkerPool, worker: WorkerInfo, runtime: str, timeout_s: float) -> AsyncIterator[int | None]:
-    """The runtime loaded inside the block, and the ms that it took. One that was there before stays, and is not
-    reloaded under its users: None."""
+    """Keep the runtime loaded inside the block; yields the load time in ms. A runtime loaded before stays loaded and is
+    not reloaded under its users: None."""
     if runtime in worker.runtimes:
         yield None
         return
@@ -216,7 +216,7 @@ async def _loaded(pool: WorkerPool, worker: WorkerInfo, runtime: str, timeout_s:
     try:
         yield load_ms
     except BaseException:
-        # Triton unloads when the request that was given up has ended; that is not waited for.
+        # Triton unloads once the abandoned request has ended; we do not wait for that.
         with contextlib.suppress(WorkerError):
             await pool.unload(worker.id, runtime, timeout_s=1.0)
         raise
@@ -267,7 +267,7 @@ class _Session:
         before = counted(self._client, name, start.count + warm) if start is not None else None
         cpu = CpuTimes.read(self._pid)
         times_us = [1e6 * seconds for seconds in repeat(call, until, now=monotonic_s, stopped=stopped)]
-        # Of a worker that runs elsewhere only our own CPU would be seen, and the worker itself might be the "other".
+        # For a remote worker only our own CPU would be seen, and the worker itself might count as the "other" load.
         load = cpu.other_load(CpuTimes.read(self._pid)) if self._pid is not None else None
         after = counted(self._client, name, before.count + len(times_us)) if before is not None else None
         compute_us, queue_us = mean_between(before, after)

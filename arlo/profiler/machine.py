@@ -1,4 +1,4 @@
-"""What the profile is measured on, and what else that machine does meanwhile."""
+"""The machine of a measurement, and its other load meanwhile."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def engine_versions(manifest: Manifest) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """CPU seconds so far: of the whole machine, what of them was work or stolen by a hypervisor, and what was ours."""
+    """CPU seconds so far: the machine's total, those spent on work or stolen by a hypervisor, and those spent by us."""
 
     total_s: float
     busy_s: float

@@ -1,6 +1,6 @@
 """Measuring one point: warm-up until stable, then repetitions until the interval is narrow enough.
 
-Blocking, for a thread of its own; the call and the clock are arguments, so that it is tested without either.
+It blocks, so run it in a separate thread. The call and the clock are arguments, so that tests need neither.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WARM_WINDOW = 5
 _STABLE = 0.05  # change of the mean from one window to the next
 LEAST_SAMPLES = 50
 LEAST_S = 0.25  # long enough to see what else the machine does
-LEAST_AT_LIMIT = 3  # samples that are taken however long they take
+LEAST_AT_LIMIT = 3  # samples that are always taken
 _LOOK_AGAIN = 1.1  # the interval is looked at each time there are this many times more samples
 
 
@@ -36,7 +36,7 @@ class Until:
 
 
 def warm_up(call: Callable[[], None], until: Until, *, now: Callable[[], float], stopped: Callable[[], bool]) -> int:
-    """Call until the time of a call no longer moves, at most 50 times or a fifth of max_seconds; returns how often."""
+    """Call until the time of a call is stable, at most 50 times or a fifth of max_seconds; returns the calls made."""
     times: list[float] = []
     start_s = now()
     while len(times) < WARM_MOST:
@@ -54,9 +54,9 @@ def warm_up(call: Callable[[], None], until: Until, *, now: Callable[[], float],
 def repeat(
     call: Callable[[], None], until: Until, *, now: Callable[[], float], stopped: Callable[[], bool]
 ) -> list[float]:
-    """Seconds of each call: until the interval of their mean is within the precision, or max_seconds are over.
+    """Seconds of each call, repeated until the interval of their mean is within the precision, or max_seconds are over.
 
-    At least 50 calls and a quarter of a second, unless max_seconds are over before; at least 3 in any case.
+    It makes at least 50 calls in at least a quarter of a second, unless max_seconds end first; always at least 3.
     """
     times: list[float] = []
     start_s, look_at = now(), LEAST_SAMPLES

@@ -1,4 +1,4 @@
-"""Which points of a runtime are measured. Pure."""
+"""The choice of the points of a runtime to measure. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COARSE = 4  # lengths of a dynamic runtime that every batch is measured at
 def choose_points(
     runtime: Runtime, *, lengths: Sequence[int] | None = None, batches: Sequence[int] | None = None
 ) -> list[tuple[int, int]]:
-    """(length, batch) in the order of measuring: the longest length first, by it every plan stands.
+    """(length, batch) in the order of measuring: the longest length first, since every plan depends on it.
 
     Batches: those asked for up to max_batch, else 1, 2, 4, ... and max_batch. Lengths of a static runtime: its
     max_length. Of a dynamic one: max_length and those asked for below it; else at batch 1 up to 16, close enough to

@@ -14,7 +14,7 @@ from typing import Literal
 
 from arlo.errors import ConfigError
 
-# Latency per token inside the steps, as a share of that between them, from which on there are no steps to speak of.
+# Latency per token inside the steps, as a share of that between them, above which the shape has no real steps.
 _SLOPE_SHARE = 0.3
 
 Shape = Literal["steps", "linear", "flat", "unknown"]
@@ -22,7 +22,7 @@ Shape = Literal["steps", "linear", "flat", "unknown"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase:
-    """What was found. `edges` and `step` are given for the shape `steps` only."""
+    """The shape found in a latency curve. `edges` and `step` are given for the shape `steps` only."""
 
     shape: Shape
     edges: tuple[int, ...] = ()  # the longest measured length of each step, ascending
@@ -52,9 +52,9 @@ class Staircase:
 def staircase(points: Iterable[tuple[int, float]], tolerance: float = 0.05) -> Staircase:
     """Find the steps in (length, latency) points, in any order and unit; several of one length are averaged.
 
-    A step is a run of lengths over which latency changes by less than `tolerance`. Runs of that kind are found in a
-    straight line too, where it is flat for its height; so there must be at least two runs of several lengths, and
-    latency must rise far less per token inside the runs than between them, or the shape is `linear`.
+    A step is a run of lengths over which latency changes by less than `tolerance`. A straight line also has such runs
+    where it is flat for its height. So there must be at least two runs of several lengths, and latency must rise far
+    less per token inside the runs than between them, or the shape is `linear`.
     """
     if not 0 < tolerance < 1:
         raise ConfigError(f"the tolerance of a staircase is above 0 and below 1, not {tolerance:g}")
@@ -73,7 +73,7 @@ def staircase(points: Iterable[tuple[int, float]], tolerance: float = 0.05) -> S
     if long_runs < 2 or _slope(inside) > _SLOPE_SHARE * _slope(between):
         return Staircase(shape="linear", tolerance=tolerance)
     edges = tuple(run[-1][0] for run in runs)
-    # The last step may go on behind the last measured length; it says nothing about the step size.
+    # The last step may continue past the last measured length, so it does not reveal the step size.
     widths = [high - low for low, high in zip((0, *edges), edges[:-1], strict=False)]
     step = statistics.median_low(widths)
     resolution = max(right[0] - left[0] for left, right in itertools.pairwise(line))

@@ -1,4 +1,4 @@
-"""Requests to a worker over Triton's gRPC protocol, with as little of Python around the call as there can be."""
+"""Requests to a worker over Triton's gRPC protocol, with as little Python around the call as possible."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def infer_request(
 ) -> bytes:
     """A serialised ModelInferRequest of `batch` rows of `length` tokens, of which the first `real` are not padding.
 
-    The ids are small numbers that differ from the pad value; other inputs hold their pad value, optional ones too:
-    the gateway sends them always, and Triton's own back-ends need them.
+    The ids are small numbers that differ from the pad value. Other inputs, including optional ones, hold their pad
+    value: the gateway always sends them, and Triton's own back-ends need them.
     """
     real = length if real is None else real
     request: Any = service_pb2.ModelInferRequest(model_name=runtime.name)
@@ -77,7 +77,7 @@ class WorkerClient:
             ],
         )
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        # Bytes in, bytes out: what is measured is the worker and the wire, not Python's protobuf.
+        # Bytes in, bytes out: this measures the worker and the wire, not Python's protobuf.
         self._infer = self._channel.unary_unary(_INFER, request_serializer=None, response_deserializer=None)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class WorkerClient:
         return bytes(self._call(self._infer, request, f"answer a request to {runtime}"))
 
     def check(self, runtime: str, request: bytes, *, batch: int, outputs: tuple[str, ...]) -> None:
-        """Send the request once and look at the answer; WorkerError when it has not the outputs and rows it should."""
+        """Send the request once and check the answer; WorkerError when it lacks the expected outputs and rows."""
         raw = self._call(self._infer, request, f"answer a request to {runtime}")
         answer: Any = service_pb2.ModelInferResponse.FromString(raw)
         rows = {output.name: output.shape[0] if output.shape else 0 for output in answer.outputs}
@@ -113,7 +113,7 @@ class WorkerClient:
             )
 
     def compute_times(self, runtime: str) -> ComputeTimes | None:
-        """Triton's statistics of a runtime; None where it does not give them."""
+        """Triton's statistics of a runtime; None if it gives none."""
         request = service_pb2.ModelStatisticsRequest(name=runtime)
         try:
             answer = self._stub.ModelStatistics(request, timeout=self._timeout_s)

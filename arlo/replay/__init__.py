@@ -1,4 +1,4 @@
-"""Trace replay: send a trace to any KServe v2 endpoint in an open loop, and tell what came of every request.
+"""Trace replay: send a trace to any KServe v2 endpoint in an open loop, and report the outcome of every request.
 
     result = run_replay(trace, ReplayOptions(endpoint="127.0.0.1:8001", model="minilm"))
     print_table(result)

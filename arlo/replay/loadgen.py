@@ -34,7 +34,7 @@ from arlo.replay.rows import Rows
 
 PROGRAM = "arlo-loadgen"
 PROGRESS_EVERY_S = 0.5
-GRACE_S = 1.0  # after an interrupt: how long to wait for what is in flight
+GRACE_S = 1.0  # after an interrupt: how long to wait for requests in flight
 _BAD_INPUT, _UNREACHABLE, _INTERRUPTED = 2, 3, 130
 
 
@@ -56,7 +56,7 @@ def find_loadgen() -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SendResult:
-    """What comes back. `messages` maps records["error"] to the server's words."""
+    """The results of a send. `messages` maps records["error"] to the server's messages."""
 
     records: NDArray[Any]  # dtype SENT
     messages: Mapping[int, str]
@@ -75,8 +75,8 @@ def send(
     on_progress: ProgressHook | None,
     stop: threading.Event,
 ) -> SendResult:
-    """Sends the rows at these instants, ascending, from the start. Blocks until all is answered, or `stop` is set, or
-    Ctrl-C; then returns what there is. UnavailableError when the target does not accept the connections.
+    """Send the rows at these instants, ascending, from the start. Blocks until all is answered, or `stop` is set, or
+    Ctrl-C; then returns the results so far. UnavailableError when the target does not accept the connections.
     """
     program = find_loadgen()
     with tempfile.TemporaryDirectory(prefix="arlo-replay-") as folder:
@@ -99,7 +99,7 @@ def send(
 
 
 def connection_flags(tls: TLS | None, token: str | None, work: Path) -> list[str]:
-    """The flags of arlo-loadgen for TLS and token; the token goes by a file that only the user can read."""
+    """The flags of arlo-loadgen for TLS and token; the token is passed in a file that only the user can read."""
     flags: list[str] = []
     if tls is not None:
         files = {"--ca-file": tls.ca, "--cert-file": tls.cert, "--key-file": tls.key}
@@ -212,7 +212,7 @@ def _read_responses(path: Path) -> dict[int, bytes]:
 def _decode(
     codec: Codec, rows: Rows, raw: dict[int, bytes], records: NDArray[Any], messages: dict[int, str]
 ) -> dict[int, dict[str, NDArray[Any]]]:
-    """Outputs by index. An answer that makes no sense turns its record into a failure, as it is one to a client."""
+    """The outputs by index. A malformed answer turns its record into a failure, as it would for a client."""
     decoded = {}
     for index, data in raw.items():
         try:

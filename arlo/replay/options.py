@@ -18,12 +18,12 @@ class ReplayOptions:
     """How to replay a trace. ConfigError says which value is wrong.
 
     endpoint: host:port of any KServe v2 gRPC service. model: None takes the only one there. tokenizer: a
-    tokenizer.json or its folder, for real text; None sends random ids below `vocabulary`. slo_ms: what is on time.
-    timeout_ms: when the client gives up, counted from the scheduled instant; 0: never; None: after ten times the SLO
-    and at least a second, as the gateway assumes of a client that does not say. speed: 2.0 is twice as fast.
-    late_ms: a send later than this is counted. drain_s: how long to wait for answers after the last send.
+    tokenizer.json or its folder, for real text; None sends random ids below `vocabulary`. slo_ms: the longest latency
+    that is on time. timeout_ms: when the client gives up, counted from the scheduled instant; 0: never; None: ten
+    times the SLO, at least a second, the gateway's default for clients that set none. speed: 2.0 is twice as fast.
+    late_ms: sends later than this are counted. drain_s: how long to wait for answers after the last send.
     warmup: requests before the start, unrecorded. channels: connections to the target.
-    keep_responses: 0 none, n: the outputs of every n-th request.
+    keep_responses: 0 keeps none, n keeps the outputs of every n-th request.
     """
 
     endpoint: str
@@ -44,7 +44,7 @@ class ReplayOptions:
 
     @property
     def gives_up_ms(self) -> float:
-        """timeout_ms, or what it is when left out."""
+        """timeout_ms, or its default."""
         return max(10 * self.slo_ms, 1000.0) if self.timeout_ms is None else self.timeout_ms
 
     def __post_init__(self) -> None:
@@ -58,6 +58,6 @@ class ReplayOptions:
             raise ConfigError(f"timeout_ms must be 0 or more, not {self.timeout_ms}")
 
     def client(self, **changes: Any) -> Client:
-        """A client of the target, for what is asked outside the load."""
+        """A client of the target, for requests outside the load."""
         connection: dict[str, Any] = {"timeout_s": CONNECT_S, "retries": 0, **changes}
         return Client(self.endpoint, model=self.model, tls=self.tls, token=self.token, **connection)

@@ -1,4 +1,4 @@
-"""gRPC status -> outcome: the only place where replay decides what became of a request."""
+"""gRPC status -> outcome: the only place where replay decides the outcome of a request."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 CODE_OF: Mapping[str, int] = {status.name: int(status.value[0]) for status in grpc.StatusCode}
 NAME_OF: Mapping[int, str] = {number: name for name, number in CODE_OF.items()}
 
-# Everything else is a failure. A model that is not there or a token that is not accepted counts as one too: a replay
-# that measures nothing but refusals should not look like a success.
+# Everything else is a failure, including a missing model or a rejected token: a replay that measures nothing but
+# refusals should not look like a success.
 _BY_ERROR: tuple[tuple[type[ClientError], Outcome], ...] = (
     (InvalidRequestError, "rejected"),
     (OverloadedError, "rejected"),
@@ -37,7 +37,7 @@ _BY_ERROR: tuple[tuple[type[ClientError], Outcome], ...] = (
 def outcome_of_error(code: int, message: str) -> Outcome:
     """The outcome of a request that ended in a gRPC status other than OK.
 
-    The words count too: Triton answers UNAVAILABLE for a full queue (rejected) and for a timeout in it (expired).
+    The message also counts: Triton answers UNAVAILABLE for a full queue (rejected) and for a timeout in it (expired).
     """
     error = from_status(NAME_OF.get(code, "UNKNOWN"), message)
     return next((outcome for kind, outcome in _BY_ERROR if isinstance(error, kind)), "failed")

@@ -1,4 +1,4 @@
-"""The plan file of arlo-loadgen; the format stands in src/loadgen/plan.h."""
+"""The plan file of arlo-loadgen; src/loadgen/plan.h defines its format."""
 
 from __future__ import annotations
 

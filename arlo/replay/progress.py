@@ -1,4 +1,4 @@
-"""Live progress: what the load generator tells while it runs, and how it looks on a terminal."""
+"""Live progress: the load generator's reports while it runs, and their display on a terminal."""
 
 from __future__ import annotations
 

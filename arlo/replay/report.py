@@ -28,7 +28,7 @@ def write_report(result: ReplayResult, path: Path, more: Sequence[Document] = ()
 
 
 def document(result: ReplayResult, more: Sequence[Document] = ()) -> Document:
-    """All that a replay found."""
+    """The document of a replay's results."""
     s, h, machine = result.summary, result.header, result.header["machine"]
     records = result.records
     answered = records[np.isin(records["outcome"], ANSWERED)]

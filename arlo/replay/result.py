@@ -28,11 +28,11 @@ SCHEMA = "arlo.replay/2"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplayResult:
-    """All that a replay brings back.
+    """All results of a replay.
 
     `records`: arlo.replay.records.RECORD[n], by index in the trace. `messages`: what records["error"] refers to.
-    `responses`: outputs by index in the trace, without row dimension, of the requests they were kept for.
-    `rows.of(index)`: ids and text of a request. `header`: what was measured, where, when and how.
+    `responses`: kept outputs by index in the trace, without row dimension.
+    `rows.of(index)`: ids and text of a request. `header`: the target, place, time and settings of the measurement.
     """
 
     summary: Summary

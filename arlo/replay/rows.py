@@ -1,4 +1,4 @@
-"""What each request of a trace carries: real text cut to its length, or random token ids."""
+"""The content of each request of a trace: real text cut to its length, or random token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""run_replay: ask the target what it takes, prepare the rows, send them, sum up."""
+"""run_replay: ask the target for its inputs, prepare the rows, send them, summarise the answers."""
 
 from __future__ import annotations
 

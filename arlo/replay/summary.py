@@ -1,4 +1,4 @@
-"""What a replay amounts to: from the records to the numbers that people compare."""
+"""The summary of a replay: from the records to the numbers that people compare."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One level, told apart by its maximum length: a new plan numbers levels anew. Where answers do not tell it, by the
-    number, and `max_length` is the most tokens seen computed there, None if never told.
+    """One level, identified by its maximum length, because each plan renumbers levels. If answers do not report it, the
+    number identifies the level, and `max_length` is the most tokens computed there, None if never reported.
 
-    `level`: the number that the last of them named. `demoted` of the `requests` came from a shorter level.
+    `level`: the number in the last answer. `demoted` of the `requests` came from a shorter level.
     """
 
     level: int
@@ -41,9 +41,9 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Padding:
-    """Tokens of answered requests. `longest`: what padding everything to one shape would compute per request.
+    """Tokens of answered requests. `longest`: tokens per request if every one were padded to one shape.
 
-    `told_by` is "response" where the target says what it computed, "request" where that is taken to be the width
+    `told_by` is "response" if the target reports its computed tokens, "request" if they are taken to be the width
     that was sent. Shares are of computed tokens.
     """
 

@@ -14,7 +14,7 @@ from arlo.replay.summary import Summary
 
 
 def rows_of(summary: Summary) -> list[tuple[str, str]]:
-    """What to show, label and value, in order; the report shows the same."""
+    """The rows to show, label and value, in order; the report shows the same."""
     s = summary
     of = "" if s.requests == s.planned else f" of {s.planned} planned"
     rows = [
@@ -55,7 +55,7 @@ def rows_of(summary: Summary) -> list[tuple[str, str]]:
 
 
 def gaps(summary: Summary) -> list[str]:
-    """Sentences on what was not sent or not awaited; the report shows the same."""
+    """Sentences on requests that were not sent or not awaited; the report shows the same."""
     lines = []
     if summary.interrupted:
         lines.append(f"Interrupted: {summary.planned - summary.requests} requests of the trace were not sent.")

@@ -1,4 +1,4 @@
-"""How numbers are written, on pages and on the terminal; what is not a number is a dash."""
+"""Formatting of numbers on pages and on the terminal; NaN and infinity are shown as a dash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def number(value: object) -> str:
 
 
 def digits(value: float, count: int = 5) -> float | None:
-    """Rounded to `count` digits, more than a plot shows; None, a gap, for what is not a number."""
+    """The value rounded to `count` digits, more than a plot shows; None, a gap, if it is not finite."""
     return float(f"{value:.{count}g}") if math.isfinite(value) else None
 
 

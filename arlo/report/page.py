@@ -3,7 +3,7 @@
     text = render("Replay", [cards([("42", "requests")]), plots([figure]), "<h2>Summary</h2>", facts(rows)])
     write(path, text)
 
-Parts are strings of HTML. What makes them escapes what it is given, unless it says that it takes HTML.
+Parts are strings of HTML. Functions that build them escape their arguments, except those documented to take HTML.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from arlo.errors import ConfigError, EnvironmentProblem
 
-# The browser itself holds the page to what it promises: no request leaves it.
+# The browser enforces the promise of this page: it sends no request.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 )
@@ -101,7 +101,7 @@ def plots(figures: Iterable[Any], captions: Iterable[str] = ()) -> str:
 
 
 def cards(values: Iterable[tuple[str, str]]) -> str:
-    """Figures, each with what it is."""
+    """Figures, each with its label."""
     shown = "".join(
         f'<div class="card"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
         for value, label in values
@@ -110,7 +110,7 @@ def cards(values: Iterable[tuple[str, str]]) -> str:
 
 
 def notes(lines: Iterable[str]) -> str:
-    """What there is to say about the whole, a paragraph each."""
+    """Notes on the whole page, a paragraph each."""
     return "".join(f'<p class="note">{html.escape(line)}</p>' for line in lines)
 
 

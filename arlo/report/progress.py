@@ -1,4 +1,4 @@
-"""The bar that says on a terminal how far a long task is; it is gone when the task is done."""
+"""The progress bar of a long task on a terminal; it disappears when the task is done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _What(ProgressColumn):
 
 
 class LiveBar:
-    """Time so far, a bar, and what is being done. A context manager; without a terminal it draws nothing."""
+    """Elapsed time, a bar, and the current step. A context manager; without a terminal it draws nothing."""
 
     def __init__(self, console: Console, what: str = "starting") -> None:
         self.live = console.is_terminal
@@ -40,6 +40,6 @@ class LiveBar:
         self._bar.stop()
 
     def show(self, done: float, total: float | None, what: str | Text | None = None) -> None:
-        """So much is done, of so much; `what`: None leaves the words as they are."""
+        """Show the amount done and the total; `what`: None leaves the step's text unchanged."""
         self._what = self._what if what is None else what
         self._bar.update(self._task, completed=done, total=total, what=self._what)

@@ -1,4 +1,4 @@
-"""Result files: what a command found, as plain data. `arlo report FILE.json` draws it, several results over each other.
+"""Result files: a command's results as plain data. `arlo report FILE.json` draws them, several over each other.
 
     found = report("replay", "Replay: minilm", label="minilm", cards=[("42", "requests")],
                    charts=[chart("Latency", "ms", "share (%)", [line("latency", x, y)], x_log=True)])
@@ -56,14 +56,14 @@ def chart(title: str, x: str, y: str, lines: Iterable[Document | None], **option
 
 
 def line(name: str, x: Iterable[Any], y: Iterable[float], draw: Draw = "lines", **options: Any) -> Document:
-    """One line, set of marks or bars; a gap for what is not a number. Options: color, dash, text (of each point), error
-    ([above, below] of each point)."""
+    """One line, set of marks or bars, with a gap for each value that is not finite. Options: color, dash, text (of each
+    point), error ([above, below] of each point)."""
     across = [each if isinstance(each, str) else digits(float(each), 6) for each in x]
     return {"name": name, "x": across, "y": [digits(float(each)) for each in y], "draw": draw, **options}
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> Document:
-    """A table of text; without a head, names and what they are. Options: marked (numbers of rows)."""
+    """A table of text; without a head, names and their values. Options: marked (numbers of rows)."""
     return {"title": title, "head": list(head), "rows": [list(row) for row in rows], **options}
 
 

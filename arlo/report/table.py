@@ -18,7 +18,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "",
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Names and what they are, in two columns."""
+    """Names and their values, in two columns."""
     cells = "".join(f"<tr><td>{html.escape(a)}</td><td><code>{html.escape(b)}</code></td></tr>" for a, b in rows)
     return f'<div class="box facts"><table>{cells}</table></div>'
 

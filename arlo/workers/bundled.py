@@ -1,4 +1,4 @@
-"""A worker pool in whose eyes a bundle is a runtime like any other: it is loaded when all its parts are."""
+"""A worker pool that treats a bundle like any other runtime: it is loaded when all its parts are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from arlo.workers.pool import WorkerInfo, WorkerPool
 
 
 class BundledPool:
-    """Another pool with the bundles of a manifest; everything else is as that pool has it. See WorkerPool."""
+    """Wraps a pool so that its workers hold the bundles of a manifest; the rest is unchanged. See WorkerPool."""
 
     def __init__(self, pool: WorkerPool, manifest: Manifest) -> None:
         self._pool = pool

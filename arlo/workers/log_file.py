@@ -1,4 +1,4 @@
-"""The log of a process: where the one that runs now began in it, an excerpt for error messages, and its limit."""
+"""The log of a process: where the current process's part begins, an excerpt for error messages, and the size limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LogFile:
         self.start = 0
 
     def begin(self, heading: str) -> str | None:
-        """Write a line; what follows it is the next process's. Returns why it could not be written."""
+        """Write a line, after which the next process's part begins. Returns the reason if that failed, else None."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a") as log:
@@ -36,10 +36,10 @@ class LogFile:
         return None
 
     def limit(self) -> bool:
-        """Where the log has grown beyond LIMIT_BYTES, move what is in it to `{name}.1` and begin anew. Blocks.
+        """Once the log exceeds LIMIT_BYTES, move its content to `{name}.1`; returns whether it did so. Blocks.
 
-        The process has the file open and goes on appending to it, so it is copied and emptied; what it writes in
-        between is lost. Where the copy has no room on the disk, the log is emptied all the same.
+        The process keeps the file open and appends to it, so the file is copied and emptied; output written in between
+        is lost. If the disk has no room for the copy, the log is emptied anyway.
         """
         try:
             if self.path.stat().st_size <= LIMIT_BYTES:
@@ -59,7 +59,7 @@ class LogFile:
         return True
 
     def excerpt(self) -> str:
-        """The first lines of this process's log (a bad argument shows there) and the last (all else does)."""
+        """The first lines of this process's log, which show a bad argument, and the last, which show other errors."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.start)

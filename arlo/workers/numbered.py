@@ -1,4 +1,4 @@
-"""What pools have in common whose workers are called w0, w1, ...; none of these names is given twice."""
+"""The common part of pools whose workers are called w0, w1, ...; no name is used twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ W = TypeVar("W", bound=NumberedWorker)
 
 
 def number_of(worker: str) -> int:
-    """Of a worker's name."""
+    """The number in a worker's name."""
     return int(worker.removeprefix("w"))
 
 
@@ -68,7 +68,7 @@ class NumberedPool(Generic[W]):
     async def remove(self, worker: str) -> None:
         """Stop a worker for good; its queued and running requests are answered first.
 
-        It is listed until it is gone. When the call is cancelled the worker ends all the same.
+        The worker is listed until it is gone. It also ends if the call is cancelled.
         """
         if worker not in self._removals:
             end = self._removed(self._worker(worker))
@@ -80,7 +80,7 @@ class NumberedPool(Generic[W]):
         await self._worker(worker).load(runtime, timeout_s=timeout_s)
 
     async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
-        """Unload a runtime and wait until Triton says so: its queued and running requests are answered first."""
+        """Unload a runtime and wait until Triton confirms it; queued and running requests are answered first."""
         await self._worker(worker).unload(runtime, timeout_s=timeout_s)
 
     async def _removed(self, worker: W) -> None:
@@ -96,17 +96,17 @@ class NumberedPool(Generic[W]):
         raise NotImplementedError
 
     def _made(self, worker: W) -> W:
-        """A worker that is listed from now on."""
+        """Add a worker to the list; returns it."""
         self._workers[worker.id] = worker
         return worker
 
     def _missing(self) -> list[int]:
-        """The lowest numbers that no worker has, as many as workers are missing."""
+        """The lowest unused numbers, one for each missing worker."""
         free = (number for number in itertools.count() if f"w{number}" not in self._workers)
         return list(itertools.islice(free, max(0, self._count - len(self._workers))))
 
     def _in_order(self) -> None:
-        """By their numbers; a later one gets the next."""
+        """Sort the workers by number; a later worker gets the next one."""
         self._workers = dict(sorted(self._workers.items(), key=lambda item: number_of(item[0])))
         self._next = 1 + max(map(number_of, self._workers))
 

@@ -1,4 +1,4 @@
-"""Where the worker parts that the build installed are found."""
+"""The locations of the installed worker parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def preload_library(name: str) -> Path | None:
 
 
 def plugin_library() -> Path:
-    """The Triton backend `arlo`, which `arlo compile --plugin` writes beside the logical model's configuration."""
+    """The Triton backend `arlo`, which `arlo compile --plugin` writes next to the logical model's configuration."""
     path = arlo_backends_dir() / "arlo" / "libtriton_arlo.so"
     if not path.is_file():
         raise EnvironmentProblem(f"{path} is missing: install Arlo with `make setup` or `pip install .`")

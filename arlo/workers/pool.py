@@ -13,7 +13,7 @@ from arlo.errors import WorkerError
 
 
 class StuckError(WorkerError):
-    """A runtime that was to be unloaded stays UNLOADING: nothing but the end of the worker's process frees it."""
+    """A runtime stays UNLOADING after an unload: only the end of the worker's process frees it."""
 
 
 WorkerState = Literal["starting", "ready", "failed", "stopped"]
@@ -21,7 +21,7 @@ WorkerState = Literal["starting", "ready", "failed", "stopped"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """What is observed of a worker now."""
+    """The current observed state of a worker."""
 
     id: str  # stable across restarts
     endpoint: str  # host:port of Triton's gRPC port; may change when a pool restarts the worker on another node
@@ -41,9 +41,9 @@ class WorkerPool(Protocol):
     restartable: bool  # whether restart() ends the worker's process, and does not merely empty it
 
     async def start(self) -> None:
-        """Start all workers, or adopt those that a control plane before this one left, and wait until each is live.
+        """Start all workers, or adopt those that an earlier control plane left, and wait until each is live.
 
-        On failure none that this call started is left behind.
+        On failure, the workers that this call started are stopped.
         """
 
     async def workers(self) -> list[WorkerInfo]:
@@ -62,9 +62,9 @@ class WorkerPool(Protocol):
         """Load a runtime and wait until it is ready."""
 
     async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
-        """Unload a runtime and wait until Triton says it is unloaded (its memory is free only then).
+        """Unload a runtime and wait until Triton reports it unloaded (its memory is free only then).
 
-        StuckError when Triton goes on unloading it for longer than `timeout_s`.
+        StuckError when Triton is still unloading it after `timeout_s`.
         """
 
     async def stop(self) -> None:

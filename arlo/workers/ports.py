@@ -12,7 +12,7 @@ from arlo.errors import WorkerError
 class ReservedPort:
     """A free port that stays ours until `release`, while a child that sets SO_REUSEPORT listens on it.
 
-    With `port`, that one: a child of this user that was adopted may be listening on it already.
+    With `port`, that port is reserved: an adopted child of this user may be listening on it already.
     The socket is bound and never listens: the kernel gives the port to no other process, connections reach the child
     alone, and are refused while no child listens. So an endpoint stays the same over restarts, without a race.
     """
@@ -34,13 +34,13 @@ class ReservedPort:
         self._socket.close()
 
 
-_given: set[tuple[str, int]] = set()  # what this process was told: two are never told the same
+_given: set[tuple[str, int]] = set()  # ports returned in this process; none is returned twice
 
 
 def free_port(address: str) -> int:
-    """A port that was free just now, and that this process was not given before; another process may take it meanwhile.
+    """A port that was free just now, and was not returned in this process before; another process may take it.
 
-    It lies below the ports that the kernel gives to connections going out (32768 and up, as Linux comes), so no
+    It lies below the ports that the kernel gives to outgoing connections (32768 and up by default on Linux), so no
     connection of another program takes it meanwhile.
     """
     for port in random.sample(range(20_000, 32_768), 100):

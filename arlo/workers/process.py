@@ -1,4 +1,4 @@
-"""A process that can't outlive us for longer than it may: started through `arlo-guard`, which ends it when we are gone.
+"""A process that `arlo-guard` starts, and ends when we are gone, so that it cannot outlive us by more than allowed.
 
 With a linger time it survives us for that long, and another process can take it over: see `GuardedProcess.adopt`.
 """
@@ -25,11 +25,11 @@ ADOPT_TIMEOUT_S = 5.0  # for the guard to say that it is ours; it waits for its 
 
 
 class GuardedProcess:
-    """One program under a guard of its own, in a session of its own (Ctrl-C does not reach it).
+    """One program with its own guard, in its own session (Ctrl-C does not reach it).
 
-    The guard ends the program when this process dies, SIGKILL included, and kills what the program leaves behind.
-    (A child that we fork without exec would hold the lifeline too, and keep the program alive until it ends.)
-    Make it with `start` or `adopt`; then `wait`, `terminate`, `kill` or `stop`. Used from one event loop.
+    The guard ends the program when this process dies, SIGKILL included, and kills any children the program leaves.
+    (A child that we fork without exec would also hold the lifeline, and keep the program alive until the child ends.)
+    Make it with `start` or `adopt`; then `wait`, `terminate`, `kill` or `stop`. Use it from one event loop.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class GuardedProcess:
     ) -> Self:
         """Start `command`, its output appended to `log`.
 
-        `grace_s` is the time from SIGTERM to SIGKILL, `orphan_grace_s` the same when we are gone, which it notices
-        `linger_s` later unless another process has adopted it at `socket_path` by then. Shared-memory files
-        `/dev/shm/{shm_prefix}*` are removed when the program has ended. EnvironmentProblem when the program can't be
-        executed.
+        `grace_s` is the time from SIGTERM to SIGKILL, `orphan_grace_s` the same after our death. The guard acts on our
+        death `linger_s` later, unless another process has adopted the program at `socket_path` by then. Shared-memory
+        files `/dev/shm/{shm_prefix}*` are removed when the program has ended. EnvironmentProblem when the program can't
+        be executed.
         """
         program = guard_program()
         guard = [str(program), f"--grace-s={grace_s}", f"--orphan-grace-s={orphan_grace_s}"]
@@ -104,9 +104,9 @@ class GuardedProcess:
 
     @classmethod
     async def adopt(cls, socket_path: Path, *, timeout_s: float = ADOPT_TIMEOUT_S) -> Self | None:
-        """Take over a program whose owner is gone: from now on it lives and dies with us, and lingers after us again.
+        """Take over a program whose owner is gone: from now on it ends with us, again after its linger time.
 
-        None when there is none (any more). WorkerError when its owner does not end within `timeout_s`.
+        None when there is no such program (any more). WorkerError when its owner does not end within `timeout_s`.
         """
         connection = await _connect(socket_path)
         if connection is None:
@@ -157,7 +157,7 @@ class GuardedProcess:
         return code
 
     def terminate(self) -> None:
-        """Ask the program to end (SIGTERM); what is left after the grace time is killed."""
+        """Ask the program to end (SIGTERM); processes left after the grace time are killed."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -182,7 +182,7 @@ class GuardedProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def _last_words(self) -> int:
-        """The exit code that an adopted guard said; 128 + SIGKILL when it was killed before it could."""
+        """The exit code that an adopted guard reported; 128 + SIGKILL when it was killed before it could report."""
         with contextlib.suppress(OSError):
             while self._lifeline is not None and (more := self._lifeline.recv(64)):
                 self._said += more
@@ -218,7 +218,7 @@ async def _connect(path: Path) -> socket.socket | None:
 
 
 def _appended(log: Path) -> IO[bytes]:
-    """The log to append to; where it cannot be opened, nowhere: what serves is more than its log."""
+    """The log to append to; the null device if it cannot be opened: serving matters more than the log."""
     try:
         return log.open("ab")
     except OSError:

@@ -1,7 +1,7 @@
-"""What a process leaves in a run folder so that a later owner can take it over.
+"""The files of a process in a run folder, by which a later owner can take it over.
 
-`{name}.process.json` says what runs (readable by the user only: it may hold a key), `{name}.sock` is its guard's
-socket. Both go when the process is ended by its owner; what a dead owner left behind is judged by `take_over`.
+`{name}.process.json` describes the process (readable by the user only: it may hold a key), `{name}.sock` is its guard's
+socket. The owner removes both when it ends the process; `take_over` judges the files of a dead owner.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ProcessRecord:
     """One process. `details` are the owner's own, of JSON's types."""
 
     pid: int  # of the program; for people and tests
-    fingerprint: str  # of all that must be the same for a later owner to want this process
+    fingerprint: str  # of everything that must match for a later owner to take this process over
     details: dict[str, Any]
 
 
@@ -38,14 +38,14 @@ class RecordFile:
         self.socket = run_dir / f"{name}{SOCKET_SUFFIX}"
 
     def write(self, record: ProcessRecord) -> None:
-        """Replace it in one step; mode 0600."""
+        """Replace the record atomically; mode 0600."""
         temporary = self.path.with_suffix(".tmp")
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"version": VERSION, **dataclasses.asdict(record)}, file, indent=1)
         temporary.replace(self.path)
 
     def read(self) -> ProcessRecord | None:
-        """None when it is not there or not to be understood, such as one of another version."""
+        """The record; None when it is missing or unreadable, such as one of another version."""
         try:
             raw = json.loads(self.path.read_text())
             if raw.pop("version") != VERSION:
@@ -55,12 +55,12 @@ class RecordFile:
             return None
 
     def remove(self) -> None:
-        """Idempotent. One that cannot be removed is judged by the next owner."""
+        """Remove the record. Idempotent. The next owner judges a record that cannot be removed."""
         with contextlib.suppress(OSError):
             self.path.unlink()
 
     async def take_over(self, wanted: ProcessRecord | None, *, stop_timeout_s: float) -> GuardedProcess | None:
-        """The running process when it is `wanted` (None: in no case); else it is ended, cleanly, and None returned.
+        """The running process if it matches `wanted`; otherwise (always for None) end it cleanly and return None.
 
         WorkerError when its owner is alive, or when it does not end.
         """

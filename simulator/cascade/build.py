@@ -34,7 +34,7 @@ TEST = 2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Load:
-    """When rows arrive, and as how many tokens."""
+    """The arrivals of rows, and their tokens."""
 
     arrived_ns: NDArray[np.int64]
     lengths: NDArray[np.int32]
@@ -62,7 +62,7 @@ def build(
     of_records: OfRecords = from_records,
     of_population: OfPopulation = from_population,
 ) -> Built:
-    """`of_records`, `of_population` choose what runs. ConfigError says what does not fit together."""
+    """Build the simulation; `of_records` and `of_population` choose its rules. ConfigError for conflicting settings."""
     workload = workload_of(config.workload, config.run.seed)
     load = _load(workload)
     made = (
@@ -107,7 +107,7 @@ def build(
 
 
 def _energy(config: ScenarioConfig, stages: Sequence[int]) -> Sequence[Sequence[tuple[int, int, float]]]:
-    """What `arlo fit --objective energy` wrote of each of these stages; nothing where it has not of one."""
+    """The energy that `arlo fit --objective energy` wrote for each of these stages; empty if one has none."""
     if config.cascade.manifest is None:
         return ()
     of_all = [stage.energy_mj for stage in CascadeManifest.load(config.cascade.manifest).stages]
@@ -209,7 +209,7 @@ def _of_population(config: ScenarioConfig, load: _Load, choose: OfPopulation) ->
 
 
 def _phases(config: ScenarioConfig, load: _Load) -> list[tuple[ChangeSection, slice]]:
-    """What holds of which rows, in order."""
+    """The settings of each range of rows, in order."""
     changes = sorted(config.change, key=lambda change: change.at_s)
     if not changes or changes[0].at_s > 0:
         changes = [ChangeSection(at_s=0.0), *changes]
@@ -238,7 +238,7 @@ def _joined(parts: Sequence[Journeys]) -> Journeys:
 
 
 def stage_runtimes(stage: StageSection, config: ScenarioConfig, repository: Path | None) -> Sequence[RuntimeModel]:
-    """Of a stage: of one latency, of a latency profile, or what was measured of its repository."""
+    """The runtimes of a stage, from one latency, a latency profile, or the measurements of its repository."""
     most = config.cluster.max_batch
     if stage.latency_ms is not None:
         points = ((LONGEST, 1, stage.latency_ms * stage.factor),)
@@ -258,7 +258,7 @@ def stage_runtimes(stage: StageSection, config: ScenarioConfig, repository: Path
 def repository_runtimes(
     repository: Path, lengths: Sequence[int] = (), max_batch: int | None = None
 ) -> Sequence[RuntimeModel]:
-    """What was measured of a repository's static runtimes, else of its dynamic one."""
+    """The measured static runtimes of a repository, or its dynamic one if it has none."""
     profile, manifest = load_profile(repository), Manifest.load(repository)
     most = max_batch or max(runtime.max_batch for runtime in manifest.runtimes)
     there = [runtime.max_length for runtime in manifest.runtimes if not runtime.dynamic and runtime.latency]

@@ -1,4 +1,4 @@
-"""What a simulated cascade's rows say: from the records of real stages, or drawn from a population."""
+"""The answers to a simulated cascade's rows: from the records of real stages, or drawn from a population."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BINS = 8  # of lengths, that records are drawn by
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What a scheme runs: some of the stages, by rules; rules None: all at once, and a vote weighted by accuracy."""
+    """A scheme's choice: some of the stages, and rules; rules None: all at once, and a vote weighted by accuracy."""
 
     stages: tuple[int, ...]
     rules: Rules | None
@@ -32,8 +32,8 @@ class Chosen:
 
 
 def rows_of(study: Study, chosen: Chosen, *, temperature: float = 1.0) -> Journeys:
-    """What the rows of a study say at the stages of a scheme, in its records' order. With `temperature` logits are so
-    many times as large as when the calibrators were fitted."""
+    """The answers to a study's rows at the stages of a scheme, in its records' order. `temperature`: the factor by
+    which logits are larger than when the calibrators were fitted."""
     if temperature != 1:
         study = _shaken(study, temperature)
     if chosen.rules is None:
@@ -85,7 +85,7 @@ def _shaken(study: Study, factor: float) -> Study:
 
 
 def read_study(manifest: Path, data: Path, records: Path | None) -> Study:
-    """The records of a cascade.json. ConfigError where it has no points, or texts or records are missing."""
+    """The records of a cascade.json. ConfigError if it has no points, or texts or records are missing."""
     cascade, texts = CascadeManifest.load(manifest), read_data(data)
     if cascade.data is None:
         raise ConfigError(f"{manifest} has no operating points yet: run `arlo fit`")
@@ -107,10 +107,10 @@ class Drawn:
         return Drawn(self.confidence[rows], self.right[rows], self.kept[rows])
 
     def at(self, chosen: Chosen, length: ArrayLike, *, temperature: float = 1.0) -> Journeys:
-        """At the stages of a scheme; `length` [rows] in tokens. `temperature`: as in rows_of(), for two labels."""
+        """The journeys at a scheme's stages; `length` [rows] in tokens. `temperature`: as in rows_of(), two labels."""
         at = list(chosen.stages)
         if chosen.rules is None:
-            # The vote of the larger weight is right; who is wrong is taken to be wrong in the same way.
+            # The vote with the larger weight is right; stages that are wrong are assumed to give the same answer.
             weights = np.asarray(chosen.weights)
             return _all_alike(self.right[:, at] @ weights >= (~self.right[:, at]) @ weights, None, len(at))
         confidence = self.confidence[:, at]
@@ -125,7 +125,7 @@ class Drawn:
 
 
 def draw(stages: Sequence[StageSection], rows: int, *, alpha: float = 0.0, seed: int = 0) -> Drawn:
-    """Rows of a population. Confidence of the last stage is 1; who is right is drawn for each stage by itself."""
+    """Rows of a population. The last stage's confidence is 1; whether a stage is right is drawn independently."""
     rng = np.random.default_rng(seed)
     confidence = np.ones((rows, len(stages)))
     for s, stage in enumerate(stages[:-1]):
@@ -139,7 +139,7 @@ def draw(stages: Sequence[StageSection], rows: int, *, alpha: float = 0.0, seed:
 
 
 def _steps(pairs: Sequence[tuple[float, ...]], x: Floats) -> Floats:
-    """The share of the last pair that begins at or below each x."""
+    """The share, for each x, of the last pair that begins at or below it."""
     begin, share = np.asarray(pairs).T
     return np.asarray(share[np.maximum(np.searchsorted(begin, x, side="right") - 1, 0)])
 

@@ -1,4 +1,4 @@
-"""Which stages of a cascade run, by which rules: chosen on other rows than those that are simulated."""
+"""The stages of a cascade that run, and their rules: chosen on other rows than those that are simulated."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def named(section: CascadeSection, names: Sequence[str]) -> Chosen | None:
 
 
 def from_records(study: Study, section: CascadeSection, *, seed: int) -> Chosen:
-    """Of a study: a point of its manifest."""
+    """The rules for a study: a point of its manifest, unless the section names others."""
     found = named(section, [stage.name for stage in study.cascade.stages])
     return found or whole(range(study.stages), study.cascade.point(section.point).all_rules)
 
 
 def from_population(drawn: Drawn, ms: Floats, names: Sequence[str], section: CascadeSection, *, seed: int) -> Chosen:
-    """Of a population: the cheapest hard thresholds that lose at most the tolerance, and those of higher prices. `ms`
-    [rows, stages] is the time of a row at a stage."""
+    """The rules for a population: the cheapest hard thresholds that lose at most the tolerance, and those of higher
+    prices. `ms` [rows, stages] is the time of a row at a stage."""
     found = named(section, names)
     if found is not None:
         return found
     table = Table(drawn.confidence, drawn.right, ms)
     front = exact.search(table, seed=seed)
-    # Rows are drawn, so there is no noise to fear.
+    # Rows are drawn, so noise is not a concern.
     at = points.accuracy_point(front, table, tolerance=section.tolerance, level=None)
     at = len(front) - 1 if at is None else at
     steps = ladder.ladder(front, at, floor=float(front.accuracy[at]) - PRICE_FLOOR)
@@ -61,6 +61,6 @@ def from_population(drawn: Drawn, ms: Floats, names: Sequence[str], section: Cas
 
 
 def goes_on(chosen: Chosen, confidence: Floats, length: ArrayLike) -> NDArray[np.bool_]:
-    """Which rows [rows] the first stage, of these confidences, more likely sends on than not."""
+    """The rows [rows] that the first stage, with these confidences, more likely escalates than not."""
     assert chosen.rules is not None
     return np.asarray(escalation_probability(chosen.rules.prices[0][0], confidence, length) > 0.5)

@@ -1,7 +1,7 @@
 """Cascades: workers with the runtimes of one stage, or of all; rows whose journeys come from records.
 
-The engine decides with src/flow, as the gateway does. A row says at each stage what its record says; rows take records
-in the order of their arrival, and again from the first.
+The engine decides with src/flow, as the gateway does. A row's answer at each stage is that of its record; rows take
+records in the order of their arrival, and start again from the first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MS_NS = 1_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Journeys:
-    """What the stages say of each record."""
+    """The stages' answers to each record."""
 
     confidence: NDArray[np.float64]  # [records, stages]
     correct: NDArray[np.bool_]  # [records, stages]: of the answer of a row that ends there
@@ -102,7 +102,7 @@ def _alone_s(models: Sequence[RuntimeModel], lengths: NDArray[np.int32]) -> floa
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServedCascade:
-    """A cascade, and what its rows say."""
+    """A cascade, and the answers to its rows."""
 
     rules: Rules | None = None
     journeys: Journeys = Journeys(confidence=np.ones((1, 1)), correct=np.ones((1, 1), np.bool_))
@@ -218,8 +218,8 @@ class Rows:
         )
 
     def _joules(self, columns: dict[str, NDArray[Any]], stage: NDArray[np.int64]) -> float | None:
-        """Of a row, modelled: by the time that workers wait and execute, else by what rows alone cost at the stages up
-        to that of their answer (-1: at none); batches, which cost less, and workers that wait are not in it."""
+        """Modelled joules of a row, from the workers' idle and busy time. Without watts, they are the energy of single
+        rows at the stages up to the answering one (-1: none), which ignores batches' savings and idle workers."""
         cascade, rows = self._cascade, max(1, len(stage))
         if cascade.watts is not None:
             (idle_w, max_w), workers = cascade.watts, self._scenario.workers
@@ -239,7 +239,7 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Seen:
-    """What became of every row: arrays [rows]."""
+    """The outcome of every row: arrays [rows]."""
 
     journeys: Journeys
     slo_ms: float

@@ -43,8 +43,8 @@ def dynamic_variants() -> tuple[str, ...]:
 def load_profile(name_or_path: str | Path, *, dynamic: str | None = None, scale: str | float | None = None) -> Profile:
     """The profile of a name, or of a model repository (its folder or its arlo.json).
 
-    `dynamic` names a model of dynamic shapes (None: the default, or what was measured). `scale` sets BERT-large's
-    latency at 512 tokens: a name of estimated.SCALES, or milliseconds. ConfigError for what is unknown, with the
+    `dynamic` names a model of dynamic shapes (None: the default, or the measured one). `scale` sets BERT-large's
+    latency at 512 tokens: a name of estimated.SCALES, or milliseconds. ConfigError for an unknown name, with the
     nearest match.
     """
     name = str(name_or_path)

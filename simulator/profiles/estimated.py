@@ -2,13 +2,13 @@
 
 Facts (sections 2.1, 2.2, 3.3, 5): BERT-base takes 4.86 ms at 512 tokens, 4.22 times its latency at 64; an input of 20
 tokens would take 1 / 4.28 of it; latency rises in steps of 64 tokens and by less than 5 % inside one; BERT-large
-takes 5.25 times its latency at 64. SLOs: 150 and 450 ms. What they leave open, and what is taken here:
+takes 5.25 times its latency at 64. SLOs: 150 and 450 ms. They leave the following open, and these are our assumptions:
 
 - Between 64 and 512 the ends of the steps lie on a line.
-- Inside a step latency rises by 2.04 %, linearly: what takes 20 tokens (4.86 / 4.28 = 1.136 ms) to 64 (4.86 / 4.22 =
-  1.152 ms). The same in each step.
-- A batch takes what its padded tokens in one row would take on the line, so batches are neither free nor worthless.
-  The paper uses batch 1 only.
+- Inside a step latency rises by 2.04 %, linearly: the rise from 20 tokens (4.86 / 4.28 = 1.136 ms) to 64 (4.86 / 4.22 =
+  1.152 ms). Each step rises by the same share.
+- A batch takes as long as one row of all its padded tokens would on the line, so batches are neither free nor
+  worthless. The paper uses batch 1 only.
 - BERT-large's absolute scale: SCALES.
 """
 

@@ -1,4 +1,4 @@
-"""What a latency profile is, and the runtimes that are made of it. Pure.
+"""Latency profiles, and the runtimes made from them. Pure.
 
 A profile is two tables of points (tokens, rows, milliseconds of the batch), one for runtimes compiled for one length
 and one for a runtime compiled for a range of lengths. They are read as everybody reads them
@@ -54,7 +54,7 @@ class Profile:
         check_points(self.dynamic, f"profile {self.name}, dynamic")
 
     def static_ms(self, max_length: int, batch: int = 1) -> float:
-        """Milliseconds of a batch on a runtime compiled for `max_length` tokens, whatever the requests' lengths."""
+        """Milliseconds of a batch on a runtime compiled for `max_length` tokens, for requests of any length."""
         if not self.static:
             raise ConfigError(f"profile {self.name} knows dynamic-shape runtimes only ({self.source})")
         self._check(max_length, batch, self.max_length)

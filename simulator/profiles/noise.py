@@ -54,10 +54,10 @@ def _scaled(sigma: float, z: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def wrong(runtimes: Iterable[RuntimeModel], share: float, seed: int = 0) -> tuple[RuntimeModel, ...]:
-    """Runtimes of which more or less is believed: each one's believed latency is off by `share`, too long or too short.
+    """Runtimes whose believed latencies are wrong: each is off by `share`, too long or too short.
 
-    The truth stays what it was; which way a runtime is off is drawn from `seed`, for each on its own. What was already
-    believed wrongly becomes more wrong.
+    The true latencies stay the same. The direction is drawn from `seed` for each runtime separately. Beliefs that were
+    already wrong are scaled again.
     """
     if not 0 <= share < 1:
         raise ConfigError(f"the share by which a latency profile is wrong is 0 to below 1, not {share}")

@@ -3,9 +3,9 @@
 NVIDIA publishes BERT latencies for lengths 128 and 384 and batches of 1 to 128 in the README of demo/BERT of
 NVIDIA/TensorRT (Apache-2.0). The package carries the newest table of each GPU, model and precision
 (simulator/data/bert_tensorrt_published.json, which names release and commit); tables that upstream seems to have
-labelled wrongly are left out. What is between the two lengths is a model: steps of 64 tokens whose ends lie on the line
-through both, flat inside a step, the first step the shortest. Attention grows faster than that line, so 512 tokens are
-rather underestimated.
+labelled wrongly are left out. Between the two lengths the profile is a model: steps of 64 tokens whose ends lie on the
+line through both, flat inside a step, the first step the shortest. Attention grows faster than that line, so 512 tokens
+are rather underestimated.
 
 The dense DistilBERT curve (every fourth length) has no licence and is not part of the package. It is read from the
 folder of development data that the environment variable ARLO_TRACES names.

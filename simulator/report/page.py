@@ -1,4 +1,4 @@
-"""A run as a result file: its figures, what happened over time, its runtimes."""
+"""A run as a result file: its figures, its timeline, its runtimes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OVER_TIME: tuple[tuple[str, str, str, Any], ...] = (
 
 
 def document(result: Result, *, facts: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()) -> Document:
-    """One run; several are laid over each other by arlo.report.result.save(). `facts`: what was simulated, in rows."""
+    """The page of one run; arlo.report.result.save() overlays several. `facts`: rows that describe the simulation."""
     cards = [
         (f"{result.requests:,}", "requests"),
         (share(result.slo_attainment), f"on time, SLO {result.slo_ms:g} ms"),
@@ -110,7 +110,7 @@ def _series(result: Result, column: str, merge: Any) -> tuple[NDArray[np.float64
         values = timeline["arrived"] / np.where(widths > 0, widths, 1.0)
     else:
         values = timeline[column] * (100 if column == "attainment" else 1)
-    # The last row is of what was answered after the workload's end; its interval has another width.
+    # The last row counts answers after the workload's end; its interval has another width.
     arrived = np.flatnonzero(timeline["arrived"])
     count = int(arrived[-1]) + 1 if len(time_s) > 2 and len(arrived) else len(time_s)
     time_s, values = time_s[:count], np.asarray(values, np.float64)[:count]

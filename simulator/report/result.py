@@ -1,4 +1,4 @@
-"""What a simulation found."""
+"""The results of a simulation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGINE_OUTCOMES = ("on_time", "late", "rejected", "expired", "failed")  # by the
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What is known of answers, where several models, or token counts, may give them. None: it is not known."""
+    """Figures on answers that several models, or token counts, may give. None: unknown."""
 
     accuracy: float | None = None  # of the answers: share that is right, or expected to be
     utility: float | None = None  # that the answers on time earned; of a flow their accuracy, over all requests
@@ -75,7 +75,7 @@ class Result:
         return min(self.slo_attainment, 1 - self.figures.degraded)
 
     def summary(self) -> dict[str, Any]:
-        """The figures without arrays, for JSON; latencies and shares rounded to what is known of them."""
+        """The figures without arrays, for JSON; latencies and shares rounded to their significant digits."""
         figures: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             if field.name in ("cdf_ms", "cdf_q", "timeline", "columns"):
@@ -103,7 +103,7 @@ _DIGITS = {"p50_ms": 4, "p90_ms": 4, "p98_ms": 4, "p99_ms": 4}
 
 
 def _known(value: Any) -> Any:
-    """For JSON: numbers to six digits, None for what is not one."""
+    """The value for JSON: numbers rounded to six digits, None for those that are not finite."""
     if isinstance(value, Mapping):
         return {key: _known(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -112,7 +112,7 @@ def _known(value: Any) -> Any:
 
 
 def _rounded(value: Any, digits: int) -> float | int | None:
-    """To significant digits; an integer as it is; None for what is not a number (no answer, no mean)."""
+    """The value rounded to significant digits; integers are unchanged; None for NaN (no answer, no mean)."""
     if isinstance(value, (int, np.integer)):
         return int(value)
     if not math.isfinite(value):

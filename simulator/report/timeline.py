@@ -1,4 +1,4 @@
-"""What happened lately: the timeline of a run, and the sliding window that scaling decides by.
+"""Recent events: the timeline of a run, and the sliding window that scaling decides by.
 
 The engine counts since the last look; `Recent` takes these samples and hands each to the timeline and to the window.
 """
@@ -26,7 +26,7 @@ class Tally:
         self.latencies: NDArray[np.uint64] = np.zeros(0, np.uint64)
 
     def add(self, sums: dict[str, float], latencies: NDArray[np.uint64]) -> None:
-        """One sample of the engine."""
+        """Add one sample of the engine."""
         for name in self.sums:
             self.sums[name] += sums[name]
         if len(latencies) > len(self.latencies):
@@ -34,19 +34,19 @@ class Tally:
         self.latencies[: len(latencies)] += latencies
 
     def take_away(self, sums: dict[str, float], latencies: NDArray[np.uint64]) -> None:
-        """A sample that was added before."""
+        """Remove a sample that was added before."""
         for name in self.sums:
             self.sums[name] -= sums[name]
         self.latencies[: len(latencies)] -= latencies
 
     @property
     def mean_ms(self) -> float:
-        """Of the answers; NaN without any."""
+        """Mean latency of the answers; NaN without any."""
         answered = self.sums["answered"]
         return self.sums["latency_sum_ns"] / answered / 1e6 if answered else float("nan")
 
     def quantile_ms(self, q: float) -> float:
-        """Linear within a bucket, 1 part in 128 wide; NaN without answers."""
+        """Latency quantile, linear within a bucket, which is 1 part in 128 wide; NaN without answers."""
         cumulative = np.cumsum(self.latencies)
         total = int(cumulative[-1]) if len(cumulative) else 0
         if not total:
@@ -97,13 +97,13 @@ class Recent:
             self.window.take_away(old, old_latencies)
 
     def next_interval(self) -> Tally:
-        """What came since the last call."""
+        """The counts since the last call."""
         done, self.interval = self.interval, Tally()
         return done
 
 
 class Timeline:
-    """One row per interval, and a last one, later than the workload's end, for what was answered after it.
+    """One row per interval, and a last one, later than the workload's end, for the answers after it.
 
     Columns, float64: time_s (the end of the row's interval), arrived, answered, on_time, unanswered (rejected, expired
     or failed in it), mean_ms and p98_ms of the answers and attainment (on time, of all that ended in it; all three NaN
@@ -130,7 +130,7 @@ class Timeline:
         )
 
     def row(self, now_ns: int) -> None:
-        """An interval ends now."""
+        """End an interval now, with its row."""
         self._recent.take(now_ns)
         tally = self._recent.next_interval()
         ended = tally.sums["answered"] + tally.sums["unanswered"]
@@ -152,7 +152,7 @@ class Timeline:
         )
 
     def rest(self, now_ns: int) -> None:
-        """The run is over: a last row, where anything came after the one before."""
+        """End the run, with a last row if anything happened after the previous one."""
         self._recent.take(now_ns, again=True)
         if any(self._recent.interval.sums[name] for name in COUNTS):
             self.row(now_ns)

@@ -1,1 +1,1 @@
-"""Scenarios: what a simulation depends on, read from and written to TOML."""
+"""Scenarios: the full inputs of a simulation, read from and written to TOML."""

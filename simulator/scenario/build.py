@@ -1,4 +1,4 @@
-"""From what a scenario file says to a Scenario: the workload, the runtimes, and what the scheme leaves open."""
+"""From a scenario file to a Scenario: the workload, the runtimes, and the settings that the scheme leaves open."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEFAULT_ARRIVALS = "twitter-bursty"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A scenario and what a reader of its results should know."""
+    """A scenario, and notes for readers of its results."""
 
     scenario: Scenario
     latencies: str  # where they come from
@@ -38,7 +38,7 @@ class Built:
 
 
 def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Built:
-    """The scenario. ConfigError says what does not fit together."""
+    """Build the scenario. ConfigError names settings in conflict."""
     if config.of_a_cascade:
         from arlo.simulator.cascade import build as cascades
 
@@ -80,7 +80,7 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
             )
         slo_ms, latencies = profile.slo_ms, f"{profile.name} ({profile.kind}): {profile.source}"
         lengths, max_batch = cluster.max_lengths, cluster.max_batch or 1
-        if profile.kind == "measured":  # a repository: what is compiled is what there is
+        if profile.kind == "measured":  # a repository: only compiled lengths exist
             lengths = lengths or tuple(sorted({length for length, _, _ in profile.static}))
             max_batch = cluster.max_batch or profile.max_batch
         if lengths and lengths[-1] > profile.max_length:
@@ -147,7 +147,7 @@ def _of_several_models(config: ScenarioConfig, *, name: str, record: bool) -> Bu
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parts:
-    """What scenarios of every kind are made of."""
+    """The parts of scenarios of every kind."""
 
     config: ScenarioConfig
     name: str
@@ -237,7 +237,7 @@ def _points(points: tuple[tuple[float, ...], ...]) -> tuple[tuple[int, int, floa
 
 
 def dispatch_of(config: ScenarioConfig, own: Dispatch) -> Dispatch:
-    """The request scheduler; `own`: what the scheme leaves open."""
+    """The request scheduler; `own`: the settings that the scheme leaves open."""
     section = config.dispatch
     if section.batching == "fifo":  # the order of arrival is that of late binding where all share one line
         return dataclasses.replace(own, policy=section.policy or "late", batching="fill")
@@ -265,7 +265,7 @@ def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:
 
 
 def scale_of(config: ScenarioConfig, own: Scale) -> Scale:
-    """How the number of workers follows the load; `own`: what the scheme has."""
+    """How the number of workers follows the load; `own`: the scheme's settings."""
     section = config.scaling
     values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
     values["kind"] = own.kind if section.kind == "scheme" else section.kind
@@ -274,7 +274,7 @@ def scale_of(config: ScenarioConfig, own: Scale) -> Scale:
 
 
 def _too_long(config: ScenarioConfig, workload: Workload, runtimes: tuple[RuntimeModel, ...]) -> list[str]:
-    """Refuses lengths that nothing takes where they were asked for; otherwise says that some are rejected."""
+    """Reject explicit lengths that no runtime takes; for other lengths, note that some requests are rejected."""
     longest = max(runtime.max_length for runtime in runtimes)
     trace, lengths = getattr(workload, "trace", None), getattr(workload, "lengths", None)
     if trace is not None:

@@ -70,7 +70,7 @@ def _with_profile_path(config: ScenarioConfig, base: Path) -> ScenarioConfig:
 
 
 def profile_path(profile: str, base: Path) -> str:
-    """A latency profile that is named by a path relative to `base`, made absolute; names of our own stay."""
+    """A latency profile's path, relative to `base`, made absolute; names of built-in profiles are unchanged."""
     if not is_path(profile) and (profile in profile_names() or not (base / profile).exists()):
         return profile
     return os.path.normpath(base / Path(profile).expanduser())

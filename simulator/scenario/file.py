@@ -25,8 +25,8 @@ from arlo.traces.make import ArrivalsName
 
 @section("model")
 class ModelSection:
-    """One of several models on the same workers, each of which holds all runtimes of all (`cluster.bundle` all). What
-    is left out is as in [workload] and [cluster]."""
+    """One of several models on the same workers, each of which holds all runtimes of all (`cluster.bundle` all). Keys
+    left out default to those of [workload] and [cluster]."""
 
     name: str = option(doc="What tables call it.")
     profile: str | None = same(ClusterSection, "profile", default=None, left_out="`cluster.profile`")
@@ -214,7 +214,7 @@ class ScenarioConfig:
         )
 
     def _check_numbers(self) -> None:
-        """TOML has inf; no key means anything by it."""
+        """Reject inf, which TOML has, but which is meaningless for every key."""
         for name in SECTIONS:
             part = getattr(self, name)
             for field in dataclasses.fields(part):

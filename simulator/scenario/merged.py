@@ -30,7 +30,7 @@ class MergedWorkload:
         return max(model.workload.duration_s for model in self.models)
 
     def chunks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-        """As of a Workload: of which model a request is stands in chunks_by_model()."""
+        """Arrivals and lengths, as a Workload yields them; chunks_by_model() adds each request's model."""
         for arrived, length, _ in self.chunks_by_model():
             yield arrived, length
 

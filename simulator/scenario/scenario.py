@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AllocationKind = Literal["periodic", "even", "global", "oracle", "fixed"]
 ScalingKind = Literal["none", "target", "headroom", "plan"]
 REPLACEMENT_S = 1.0  # where the profile does not know how long a load takes; the paper: about 1 s
-# What `arlo serve` does by default. A simulation does the same where nothing else is said, and why.
+# The defaults of `arlo serve`. A simulation uses them unless its scenario, with a reason, sets others.
 _SERVED, _CONTROL, _SCALING = DispatchConfig(), ControlConfig(), ScalingConfig()
 
 
@@ -77,7 +77,7 @@ class Listed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeModel(Runtime):
-    """A runtime with what only a simulation knows: what it really takes, and limits that are set by hand."""
+    """A runtime with facts that only a simulation knows: its true latency, and limits that are set by hand."""
 
     max_batch: int = 1
     dynamic: bool = False
@@ -89,7 +89,7 @@ class RuntimeModel(Runtime):
     inflight_limit: int | None = None  # rows; None: by the rule that serves, Dispatch.inflight_limit batches
     capacity: int | None = None  # M; None: by the rule that serves, from the believed latency and the SLO
     truth: tuple[tuple[int, int, float], ...] | None = None  # real latency; None: as believed
-    variant: int = 0  # of what is served, that it is one of
+    variant: int = 0  # number of its variant, or model, among those served
     watts: float = 0.0  # that a worker draws beyond idle while it executes a batch; 0: not known
 
     def __post_init__(self) -> None:
@@ -113,13 +113,13 @@ class Dispatch:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Allocate:
-    """How many instances of each runtime, and when that is decided.
+    """The number of instances of each runtime, and when it is decided.
 
-    periodic: even at the start unless `start` says otherwise, then every period from the demand seen. even: as equal as
-    possible, the longest first. global: solved once for the demand of the whole workload. oracle: every period for the
-    demand that comes in the period that begins. fixed: `start`, for good. `start` "first" is solved for the demand of
-    the first period, read ahead. Only static runtimes are planned for; dynamic ones beside them keep what a `start` in
-    numbers gives them.
+    periodic: even at the start unless `start` sets another, then every period from the observed demand. even: as equal
+    as possible, the longest first. global: solved once for the demand of the whole workload. oracle: every period, for
+    the demand of the period that begins. fixed: `start`, for good. `start` "first" is solved for the demand of the
+    first period, read ahead. Only static runtimes are planned; dynamic ones next to them keep the counts of a numeric
+    `start`.
     """
 
     kind: AllocationKind = "periodic"
@@ -132,7 +132,7 @@ class Allocate:
     max_parallel: int | None = None  # workers that change at a time; None: by the next two shares, at least 1
     max_unavailable: float = 0.1  # of the workers, without make_before_break: the paper's
     max_moving: float = _CONTROL.max_moving  # of the workers, with it; all of them where the gain is large
-    cover_after_s: float | None = None  # without an instance of the longest runtime, until another worker stands in
+    cover_after_s: float | None = None  # without an instance of the longest runtime, until another worker covers it
     min_gain: float = (
         0.0  # least predicted saving of mean latency, as a share, for which workers are moved; the paper has none
     )
@@ -158,13 +158,13 @@ class Scale:
     # then what the requests took on the runtimes they ran on, instead of what they take on their ideal ones.
     new_runtime: Literal["longest", "least_headroom"] = "longest"
     replan: bool = (
-        False  # plan anew when the number of workers changes, as `arlo serve` does; the paper's next plan does
+        False  # plan at once when the worker count changes, as `arlo serve` does; the paper waits for its next plan
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that happens to a worker (by its number from 0)."""
+    """A fault of a worker (by its number from 0)."""
 
     at_s: float
     worker: int
@@ -188,25 +188,25 @@ class SharedModel:
 class Rows(Protocol):
     """The requests of one run, whose figures they give at its end."""
 
-    plans: bool  # plans are made, whatever the workers hold
+    plans: bool  # plans are made regardless of the runtimes that workers hold
 
     def feed(
         self, arrived: NDArray[np.int64], length: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16] | None]:
-        """What the engine gets of the next requests: ns [n], tokens [n], variants [n] (None: all of the first)."""
+        """The engine's input for the next requests: ns [n], tokens [n], variants [n] (None: all of the first)."""
 
     def sample(self, planner: Any, now_s: float) -> None:
-        """Tells the planner what has arrived."""
+        """Report the arrivals to the planner."""
 
     def tell(self, planner: Any) -> None:
-        """A plan is in force."""
+        """Pass on the plan that is in force."""
 
     def figures(self) -> Figures:
-        """After the last request."""
+        """The figures after the last request."""
 
 
 class Served(Protocol):
-    """What runs on the workers, where that is more than one model or several: a flow, a cascade, token counts."""
+    """The served unit, if it is neither one model nor several: a flow, a cascade, token counts."""
 
     @property
     def ahead(self) -> int:
@@ -217,10 +217,10 @@ class Served(Protocol):
         """Worker-seconds that a request takes where there are workers enough."""
 
     def planner(self, settings: PlannerSettings, scenario: Scenario) -> Any:
-        """What plans for it; None: nothing does."""
+        """The planner; None if nothing plans."""
 
     def begin(self, engine: _core.Simulation, scenario: Scenario) -> Rows:
-        """Prepares an engine that has the scenario's runtimes. ConfigError, ValueError for what makes no sense."""
+        """Prepare an engine that has the scenario's runtimes. ConfigError or ValueError for meaningless settings."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ class Scenario:
         return dataclasses.replace(self, workers=workers, allocate=dataclasses.replace(self.allocate, start=counts))
 
     def of_runtimes(self) -> list[tuple[int, float]]:
-        """Of each runtime, its model by number, and the model's SLO in ms."""
+        """The number of each runtime's model, and the model's SLO in ms."""
         if not self.models:
             return [(runtime.variant, self.slo_ms) for runtime in self.runtimes]
         return [(number, model.slo_ms) for number, model in enumerate(self.models) for _ in range(model.runtimes)]

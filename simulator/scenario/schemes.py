@@ -6,10 +6,10 @@
     st      one static runtime of the longest length, every request padded to it; least loaded instance
     dt      one dynamic-shape runtime; least loaded instance
     infaas  all variants, as many instances of each; bin packing over the instances that fit
-    paper   Arlo as the paper has it: Algorithm 1, and every 120 s the allocation that minimises Eq. 1
-    arlo    what Arlo ships: late binding, and an allocation that counts waiting
+    paper   Arlo as in the paper: Algorithm 1, and every 120 s the allocation that minimises Eq. 1
+    arlo    Arlo as shipped: late binding, and an allocation that counts waiting
 
-Every field can be set; docs/profiles.md says what is the paper's and what had to be chosen.
+Every field can be set; docs/profiles.md separates the paper's values from our choices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMES = {"st": "ST", "dt": "DT", "infaas": "INFaaS", "paper": "Arlo (paper)", 
 _POLICY = {"st": "uniform", "dt": "uniform", "infaas": "infaas", "paper": "rs", "arlo": "late"}
 
 _CONTROL, _GRACE_S = ControlConfig(), DispatchConfig().unavailable_grace_ms / 1000
-# What `arlo serve` does by default, but for its plans between two periods, which are asked for with `shift`.
+# The defaults of `arlo serve`, except for its plans between two periods, which `shift` enables.
 SHIPPED = Allocate(
     min_gain=_CONTROL.min_gain,
     make_before_break=_CONTROL.make_before_break,
@@ -85,7 +85,7 @@ def scheme(
     objective: str | None = None,
     scaling: bool | Scale = False,
 ) -> Scheme:
-    """The pieces of a scheme of SCHEMES. ConfigError for what does not fit together.
+    """The pieces of a scheme of SCHEMES. ConfigError for settings in conflict.
 
     `max_lengths`: of the static runtimes (default: multiples of the profile's step; `st` has the longest one only, `dt`
     a runtime for all). `policy`: of dispatch, by name or whole. `allocation`: a kind of Allocate, instances by runtime,

@@ -57,7 +57,7 @@ class RunSection:
 
 @section("workload")
 class WorkloadSection:
-    """The requests: when they arrive and how long they are. Either `trace`, or what is to be drawn; the settings of
+    """The requests: their arrivals and lengths. Set either `trace`, or how to draw them; the settings are those of
     arlo.traces.make_workload, which traces/README.md describes at length."""
 
     arrivals: ArrivalsName | None = option(
@@ -159,7 +159,7 @@ class WorkloadSection:
 
     @property
     def drawn(self) -> bool:
-        """Whether the requests have no duration of their own."""
+        """Whether the requests are drawn, so that the scenario must set their duration."""
         return self.trace is None and self.counts is None and self.segment is None
 
     def check_relations(self) -> None:

@@ -1,7 +1,7 @@
-"""A file with [tokens]: a body at several token counts, what queries are like, and how they are put together.
+"""A file with [tokens]: a body at several token counts, its kinds of queries, and their mix.
 
-Tables are [tokens], [[tokens.variant]], [tokens.accuracy], [tokens.bin_accuracy] and [[tokens.query]], and beside them
-[workload] as of any scenario (docs/adapt.md). An unknown key is an error with the nearest one that exists.
+Tables are [tokens], [[tokens.variant]], [tokens.accuracy], [tokens.bin_accuracy], [[tokens.query]], and [workload] as
+in any scenario (docs/adapt.md). An unknown key is an error that names the nearest existing one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class QueryKind:
     task: str
     slo_ms: float
     utility: float  # of an accurate answer in time
-    share: float = 1.0  # of the queries, beside the other kinds'
+    share: float = 1.0  # of the queries, relative to the other kinds' shares
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: a cached property
@@ -66,15 +66,15 @@ class TokenSpec:
     batch: int = 64  # epsilon: most queries of a batch
     delta_ms: float = 500.0  # a batch takes queries this long after its first
     eta_ms: float = 500.0  # deadlines of a batch differ by at most this
-    mu: float = 0.8  # utilities too
+    mu: float = 0.8  # utilities of a batch differ by at most this
     beta: int = 5  # Algorithm 3 decides up to this many batches,
     initial_s: float = 2.0  # and in this time
     kappa: float = 0.8  # Algorithm 3: a batch worth more on average gets the most tokens
-    window_s: float = 1.0  # printed: that rates are of
-    horizon_s: float = 5.0  # price: that rates are of, and in which what waits shall be through; some SLOs
+    window_s: float = 1.0  # printed: window of the rates
+    horizon_s: float = 5.0  # price: window of the rates, and time to finish the waiting queries in; some SLOs
     share: float = 1.0  # price: of the workers' time that may be sold
     watts: float = 0.0  # of counts without their own; 0: not known
-    joule: float = 0.0  # price: utility of a joule that is not spent; 0: energy has no say
+    joule: float = 0.0  # price: utility of a joule that is not spent; 0: energy is ignored
     workload: WorkloadSection = dataclasses.field(default_factory=WorkloadSection)
 
     def __post_init__(self) -> None:
@@ -167,7 +167,7 @@ class TokenSpec:
 
     @functools.cached_property
     def lengths(self) -> Lengths:
-        """Of the queries, as [workload] draws them without a trace; what is longer than the longest is cut to it."""
+        """Lengths of the queries, as [workload] draws them without a trace; longer ones are cut to the longest."""
         return parse_length_spec(self.workload.length or "paper", self.workload.rescale or self._stretched)
 
     @property

@@ -25,7 +25,7 @@ ON_TIME = 0  # of the outcomes in _core.Simulation.columns()
 
 
 def scenario_of(spec: TokenSpec, policy: str, workload: Workload, **fields: Any) -> Scenario:
-    """Queries that arrive as the workload says, which has their lengths, too, where rows have lengths.
+    """Queries that arrive as in the workload, which also gives their lengths if rows have lengths.
 
     `policy`: printed, price or fixed:N. `fields`: others of Scenario. ConfigError names what there is.
     """
@@ -79,7 +79,7 @@ class TokenCounts:
 
     @property
     def work_s(self) -> float:
-        """Of a query with the most tokens, in full batches of the longest."""
+        """Worker-seconds of a query of the greatest length at the most tokens, in the batch cheapest per row."""
         return min(ms / rows for rows, ms in self.spec.variants[-1].latency if rows <= self.spec.batch) / 1000
 
     def planner(self, settings: PlannerSettings, scenario: Scenario) -> None:
@@ -152,9 +152,9 @@ def kinds_of(spec: TokenSpec, seed: int) -> Callable[[int], NDArray[np.uint16]]:
 def figures_of(
     spec: TokenSpec, columns: Mapping[str, NDArray[Any]], kind: NDArray[np.uint16], seed: int, warmup_ns: int = 0
 ) -> Figures:
-    """From columns as of `_core.Simulation.columns()`, over the queries that arrived after the warm-up.
+    """Figures from the columns of `_core.Simulation.columns()`, over the queries that arrived after the warm-up.
 
-    Whether an answer is right is drawn for each query once, whatever the policy and the count.
+    Whether an answer is right is drawn for each query once, independent of the policy and the count.
     """
     counted = columns["arrived_ns"] >= warmup_ns
     count_of_runtime = [at for at, variant in enumerate(spec.variants) for _ in variant.engines]

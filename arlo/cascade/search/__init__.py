@@ -1,1 +1,1 @@
-"""Which thresholds, stages, skips and weights: found on records, never on rows that were fitted or are tested on."""
+"""Searches for thresholds, stages, skips and weights on records, never on rows used for fitting or testing."""

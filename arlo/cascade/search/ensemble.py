@@ -1,7 +1,7 @@
-"""The table of a cascade from what its stages say, and whether mixing their answers pays.
+"""The table of a cascade from its stages' answers, and whether mixing the answers pays.
 
 An ensemble helps between equals only: with weights near a half an overconfident small model overturns a right large one
-(Tabi Eq. 6). So it is on only where rows that the weights were not fitted on prove it.
+(Tabi Eq. 6). So it is enabled only if held-out rows prove a gain.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def table_of(said: Sequence[Answers], truth: ArrayLike, cost: ArrayLike, ensembl
 
 
 def printed_weights(said: Sequence[Answers], truth: ArrayLike, exits: Ints) -> tuple[float, ...]:
-    """Each stage's accuracy on rows that go past the first one and run on it (Tabi section 4.3: the re-routed rows).
-    w = a_2 / (a_1 + a_2) follows when they are normed."""
+    """Each stage's accuracy on rows that escalate from the first one and run on it (Tabi section 4.3: the re-routed
+    rows). Normalised, they give w = a_2 / (a_1 + a_2)."""
     y = np.asarray(truth)
     found = []
     for s, each in enumerate(said):
@@ -42,7 +42,7 @@ def printed_weights(said: Sequence[Answers], truth: ArrayLike, exits: Ints) -> t
 
 
 def fitted_weights(said: Sequence[Answers], truth: ArrayLike, exits: Ints) -> tuple[float, ...]:
-    """Weights of the calibrated probabilities that make the labels of rows that run on all stages likeliest."""
+    """The most likely weights of the calibrated probabilities, given the labels of the rows that run on all stages."""
     from scipy.optimize import minimize
 
     rows = exits == len(said) - 1
@@ -65,9 +65,9 @@ def choose(
     select: tuple[Sequence[Answers], ArrayLike],
     thresholds: Floats,
 ) -> tuple[Ensemble, dict[str, Interval]]:
-    """The ensemble whose gain on the select split is above 0 with its whole interval, else none; and all gains.
+    """The ensemble whose whole interval of gain on the select split is above 0, else none; and all gains.
 
-    `fit`, `select`: what the stages say, and the truth; weights come from `fit`, at these thresholds [stages - 1].
+    `fit`, `select`: the stages' answers, and the truth; weights come from `fit`, at these thresholds [stages - 1].
     """
     costless = np.ones(len(fit[0]))
     exits = table_of(*fit, costless).exits(thresholds)

@@ -1,6 +1,6 @@
-"""Every cut there is: two stages, three stages; more of them by exact sweeps over one threshold at a time.
+"""Exhaustive search over all cuts for two and three stages; for more, exact sweeps over one threshold at a time.
 
-Only the order of confidences matters, so a threshold has one place between any two rows, and none other.
+Only the order of confidences matters, so between two neighbouring rows there is only one place for a threshold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROUNDS = 50
 
 
 def search(table: Table, *, seed: int = 0) -> Front:
-    """The front over all thresholds; for four stages and more, what sweeps find from the best samples."""
+    """The front over all thresholds; for four stages and more, the front of sweeps that start at the best samples."""
     if table.stages == 1:
         right, cost = table.at(np.zeros(table.rows, np.int64))
         return Front(np.array([right.mean()]), np.array([cost.mean()]), np.zeros((1, 0)))
@@ -49,8 +49,8 @@ def _cuts(group: Ints, count: int, right: NDArray[Any], total: Floats) -> tuple[
 
 
 def _three(table: Table) -> Front:
-    """All pairs, in blocks of cuts of the first threshold. A pair (i, j): groups below i end at the first stage; of the
-    others those below j at the second. What is right or spent is then a prefix sum over both ranks."""
+    """All pairs, in blocks of cuts of the first threshold. In a pair (i, j), groups below i exit at the first stage;
+    of the others, those below j exit at the second. Right answers and cost are then prefix sums over both ranks."""
     (g0, t0), (g1, t1) = groups(table.confidence[:, 0]), groups(table.confidence[:, 1])
     n0, n1 = len(t0) - 1, len(t1) - 1
     if (n0 + 1) * (n1 + 1) > MOST_PAIRS:
@@ -59,9 +59,9 @@ def _three(table: Table) -> Front:
         )
     total = np.cumsum(table.cost, axis=1)
     right = table.right.astype(np.int64)
-    # With cut i, rows of group i and above move on: what the whole is when none of them ends at the second stage ...
+    # With cut i, rows of group i and above escalate: the totals if none of them ends at the second stage ...
     base_hits, base_cost = _cuts(g0, n0, right[:, [0, 2]], total[:, [0, 2]])
-    # ... and what ending there changes, by row.
+    # ... and the change by each row that ends there.
     gain, saved = right[:, 1] - right[:, 2], total[:, 1] - total[:, 2]
     order = np.argsort(g0, kind="stable")
     starts = np.searchsorted(g0[order], np.arange(n0 + 1))
@@ -71,7 +71,7 @@ def _three(table: Table) -> Front:
     block = max(1, _BLOCK // (n1 + 1))
     for high in range(n0, -1, -block):
         cuts = np.arange(high, max(high - block, -1), -1)
-        # Rows that join with each cut, from the highest cut down: those of its own group (cut n0 has none).
+        # Rows that join with each cut, from the highest cut down: those of the cut's group (cut n0 has none).
         rows = order[starts[cuts[-1]] : starts[min(high + 1, n0)] if high < n0 else table.rows]
         at = (high - g0[rows]) * n1 + g1[rows]
         size = len(cuts) * n1
@@ -99,7 +99,7 @@ def _three(table: Table) -> Front:
 
 
 def _sweeps(table: Table, seed: int) -> Front:
-    """From what sampling finds at each slope of its hull, all cuts of one threshold after the other."""
+    """From the sampled points at each slope of their hull, sweep all cuts of one threshold after the other."""
     found = sampling.search(table, seed=seed)
     hull = found.hull()
     if len(hull) < 2:
@@ -124,7 +124,7 @@ def _sweeps(table: Table, seed: int) -> Front:
 
 
 def _sweep(table: Table, thresholds: Floats, stage: int) -> Front:
-    """The front over the threshold of one stage, the others as they are."""
+    """The front over one stage's threshold, with the others fixed."""
     passing = np.array(thresholds, np.float64)
     passing[stage] = np.inf
     exits = table.exits(passing)

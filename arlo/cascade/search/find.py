@@ -1,5 +1,5 @@
-"""The search as a whole: from a study to operating points. Parameters are chosen on the select split, weights fitted on
-the fit split, and what is said of a point is read from the test split, once, when all is chosen."""
+"""The whole search: from a study to operating points. Parameters are chosen on the select split and weights fitted on
+the fit split. A point's reported figures come from the test split, read once, when everything is chosen."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ PRICE_FLOOR = 0.02  # accuracy that the highest price may cost
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is asked for."""
+    """The options of a search."""
 
     objective: Objective = "mean"
-    accuracy: float | None = None  # a point of at least that, too
+    accuracy: float | None = None  # also find a point of at least this accuracy
     slo_ms: float = np.inf  # of the mean, or p99 with that objective
     tolerance: float = 0.0  # of accuracy below the last stage alone
     bins: tuple[int, ...] = ()  # longest rows of length bins, for thresholds by length; none: one threshold
     plain: bool = False  # thresholds alone: nothing is pruned, mixed or skipped
     alpha_max: float = 0.0  # of rows that have no time for their runtime; below the point's alpha: no more words go
     most_removed: float = 0.5  # share of the importance that may go with them
-    epsilon: float | None = None  # a point with a guarantee, too
+    epsilon: float | None = None  # also find a point with this guarantee
     delta: float = 0.1
     risk: Risk = "disagreement"
     seed: int = 0
@@ -45,7 +45,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """What the search gave."""
+    """The results of a search."""
 
     points: tuple[Point, ...]
     front: Front  # on the select split, without skips and ensembles
@@ -54,7 +54,7 @@ class Found:
 
 
 def find(study: Study, options: Options) -> Found:
-    """Operating points of a study. ConfigError where nothing meets a target."""
+    """The operating points of a study. ConfigError if no point meets a target."""
     select, warned = study.of(SELECT), _Warnings()
     if len(select.row) < FEW_ROWS:
         warned.add(f"the select split has {len(select.row)} rows: differences of a point or two are noise there")
@@ -89,7 +89,7 @@ def find(study: Study, options: Options) -> Found:
 
 
 def point(study: Study, name: str, options: Options, rules: Rules, guarantee: Guarantee | None = None) -> Point:
-    """A point as it is written: what these rules give on the test split."""
+    """The manifest's point for these rules, with their results on the test split."""
     test = study.of(TEST)
     played = test.play(rules, seed=options.seed)
     accuracy = played.accuracy
@@ -113,7 +113,7 @@ def point(study: Study, name: str, options: Options, rules: Rules, guarantee: Gu
 
 
 def reach_by_bin(study: Study, played: Played, bins: Sequence[int]) -> tuple[tuple[float, ...], ...]:
-    """Reach [bins][stages] of each length bin; of one without rows the whole's."""
+    """Reach [bins][stages] of each length bin; a bin without rows takes the overall reach."""
     which = np.searchsorted(bins, study.length)
     whole = played.ended.ran.mean(axis=0)
     rows = [played.ended.ran[which == b] for b in range(len(bins))]
@@ -121,7 +121,7 @@ def reach_by_bin(study: Study, played: Played, bins: Sequence[int]) -> tuple[tup
 
 
 def removable(study: Study, options: Options) -> tuple[list[int], list[tuple[int, float]]]:
-    """Stages that pay on the select split, and those that do not with their benefit (HybridServe Algorithm 2)."""
+    """Stages that pay on the select split, and the others with their benefits (HybridServe Algorithm 2)."""
     table = study.of(SELECT).table()
     return points.remove_stages(
         study.stages, table.only, lambda of: exact.search(of, seed=options.seed), tolerance=options.tolerance
@@ -138,7 +138,7 @@ class _Warnings:
 
 
 def _alpha(study: Study, options: Options) -> float:
-    """The alpha whose AP is cheapest on the select split; 0 where it saves nothing."""
+    """The alpha whose AP is cheapest on the select split; 0 if pruning saves nothing."""
     select = study.of(SELECT)
     best, cheapest = 0.0, _ap_cost(select, options)
     for alpha in select.alphas():
@@ -157,13 +157,13 @@ def _ap_cost(study: Study, options: Options) -> float:
 
 
 def _ap(front: Front, table: Table, study: Study, options: Options) -> int | None:
-    """Compared with the last stage on whole texts, also where it gets pruned ones."""
+    """AP against the last stage on whole texts, even if that stage gets pruned ones."""
     giant = study.giant == study.truth
     return points.accuracy_point(front, table, giant=giant, tolerance=options.tolerance, seed=options.seed)
 
 
 class _Alone:
-    """Stages after the first that answer alone, whole texts: they compete with every point of the curve."""
+    """Stages after the first, each answering whole texts alone: they compete with every point of the curve."""
 
     def __init__(self, select: Study, options: Options) -> None:
         self._stages = range(1, select.stages)
@@ -175,7 +175,7 @@ class _Alone:
         self.as_last = [paired(each, giant, seed=options.seed).low >= -options.tolerance - 1e-12 for each in right]
 
     def below(self, cost: float, good: Callable[[int], bool]) -> Rules | None:
-        """Of the good ones the cheapest, where that costs less."""
+        """The cheapest single stage that passes `good`, if it costs less than `cost`; otherwise None."""
         found = [s for s in self._stages if good(s) and self.cost[s] < cost]
         return single_stage(len(self.cost), min(found, key=self.cost.__getitem__)) if found else None
 
@@ -188,7 +188,7 @@ def single_stage(stages: int, stage: int) -> Rules:
 def _chosen(
     of: tuple[Front, Table], select: Study, options: Options, warned: _Warnings, alone: _Alone
 ) -> list[tuple[str, int | Rules]]:
-    """Points by their place on the curve, or the rules of a stage alone that costs less."""
+    """Points by their place on the curve, or the rules of a single stage that costs less."""
     front, table = of
     tail = options.objective == "p99"
     spent = _tails(front, table) if tail else front.cost
@@ -242,7 +242,7 @@ def _mixed(study: Study, rules: Rules, thresholds: Floats) -> tuple[Rules, dict[
 
 
 def with_skips(select: Study, rules: Rules, cuts: tuple[tuple[float, ...], ...], *, tolerance: float) -> Rules:
-    """The rules with these skips where they cost less on the select split and lose nothing beyond noise."""
+    """The rules with these skips, if they cost less on the select split and lose nothing beyond noise."""
     skipping = dataclasses.replace(rules, skip=cuts)
     before, after = select.play(rules), select.play(skipping)
     cost = [float(mixing.spent(each.ended.ran, select.cost).mean()) for each in (before, after)]

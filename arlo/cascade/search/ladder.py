@@ -1,7 +1,7 @@
 """One price for time: thresholds by length, and the ladder of ever cheaper rules.
 
-A long row costs more than a short one, so at equal accuracy its threshold should be lower. With a price for cost each
-length bin takes the point of its own curve where the slope is that price; a price list walks all bins at once.
+A long row costs more than a short one, so at equal accuracy its threshold should be lower. Given a price for cost, each
+length bin takes the point on its curve where the slope equals that price; a price list walks all bins at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from arlo.cascade.decide import Floats
 from arlo.cascade.search.table import Front, Table
 from arlo.cascade.spec import MAX_PRICES, Rule, hard
 
-LEAST_ROWS = 200  # of a length bin with a curve of its own
+LEAST_ROWS = 200  # a length bin with fewer has no separate curve
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Binned:
 
 
 def merge(table: Table, length: ArrayLike, bins: Sequence[int], search: Callable[[Table], Front]) -> Binned:
-    """Every bin's hull, walked from the steepest gain in accuracy for its cost to the flattest. Bins of under 200 rows
+    """The hulls of all bins merged, from the steepest gain in accuracy per cost to the flattest. Bins of under 200 rows
     are joined with the next longer one, the last with the one before."""
     lengths = np.asarray(length)
     ends = _joined(lengths, bins)
@@ -70,9 +70,9 @@ def as_rules(thresholds: Floats, bins: Sequence[int] = ()) -> tuple[Rule, ...]:
 
 
 def ladder(points: Front | Binned, point: int, *, floor: float = 0.0, steps: int = MAX_PRICES) -> Floats:
-    """Thresholds by price [up to `steps`, ...]: the point itself, then points of the curve that cost ever less, down to
-    the accuracy `floor`; evenly spaced in cost. None of a price is above those of the price before, so that a higher
-    price lets every row out that a lower one does."""
+    """Thresholds by price [up to `steps`, ...]: the point itself, then ever cheaper points of the curve, down to the
+    accuracy `floor`, evenly spaced in cost. Thresholds never rise with the price, so that every row that exits at one
+    price also exits at a higher one."""
     front = points.hull() if isinstance(points, Front) else points
     own: Floats = points.thresholds[point]
     cheaper = (front.cost < points.cost[point]) & (front.accuracy >= floor)
@@ -85,7 +85,7 @@ def ladder(points: Front | Binned, point: int, *, floor: float = 0.0, steps: int
 
 
 def slope_at(front: Front, point: int) -> float:
-    """What a right answer is worth at a point, in the unit of cost: the slope of the hull there."""
+    """The worth of a right answer at a point, in the unit of cost: the slope of the hull there."""
     hull = front.hull()
     if len(hull) < 2:
         return 0.0

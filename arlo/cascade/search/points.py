@@ -1,4 +1,4 @@
-"""Operating points of a curve, what of it is noise, and stages that do not pay."""
+"""Operating points of a curve, its noise, and stages that do not pay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESAMPLES = 2000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and where it lies with some probability."""
+    """A mean and its interval at some probability."""
 
     mean: float
     low: float
@@ -24,14 +24,14 @@ class Interval:
 
 
 def interval(values: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """Bootstrap interval of the mean of values in {-1, 0, 1}, as paired differences of right and wrong are. Rows are
-    drawn again by their counts, which is the same and quick."""
+    """Bootstrap interval of the mean of values in {-1, 0, 1}, such as paired differences of right and wrong. It
+    resamples the counts of the values, which is equivalent to resampling rows, and fast."""
     given = np.asarray(values)
     return _counted(len(given), int((given > 0).sum()), int((given < 0).sum()), level, seed)
 
 
 def _counted(n: int, more: int, less: int, level: float, seed: int) -> Interval:
-    """interval() of n values, so many of them 1 and -1."""
+    """The interval() of n values, given the numbers of 1 and -1."""
     shares = np.array([less, n - less - more, more]) / n
     drawn = np.random.default_rng(seed).multinomial(n, shares, size=RESAMPLES) @ np.array([-1, 0, 1]) / n
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
@@ -56,9 +56,9 @@ def accuracy_point(
 ) -> int | None:
     """AP (HybridServe section IV-B, Algorithm 1 line 9): the cheapest point as accurate as the last stage alone.
 
-    Noise decides about equality, so the lower end of the paired interval must be at least -tolerance; with level None
-    the accuracy itself, as printed. None where no point is. `giant` [rows]: whether the last stage is right of the
-    whole text, where the table has it of a pruned one.
+    Equality is judged up to noise: the lower end of the paired interval must be at least -tolerance; with level None,
+    only the means are compared, as printed. None if no point qualifies. `giant` [rows]: whether the last stage is right
+    on the whole text, if the table has its answers to a pruned one.
     """
     last = table.right[:, -1] if giant is None else np.asarray(giant, np.bool_)
     rows = np.arange(table.rows)
@@ -74,9 +74,9 @@ def accuracy_point(
 
 
 def efficient_point(front: Front, table: Table) -> int | None:
-    """EO (HybridServe Algorithm 1 line 10): where the curve bends most, among points at least as accurate as the last
-    but one stage alone. The second derivative of cost over accuracy on the lower convex hull, whose ends have none;
-    ties go to more accuracy. None with fewer than three points: then AP is taken."""
+    """EO (HybridServe Algorithm 1 line 10): where the curve bends most, among points at least as accurate as the
+    second-to-last stage alone. The bend is the second derivative of cost over accuracy on the lower convex hull, whose
+    ends have none; ties go to higher accuracy. None with fewer than three points: then AP is taken."""
     allowed = front.accuracy >= float(table.right[:, -2].mean()) - 1e-12
     hull = front.take(np.nonzero(allowed)[0]).hull()
     if len(hull) < 3:
@@ -87,7 +87,7 @@ def efficient_point(front: Front, table: Table) -> int | None:
 
 
 def second_derivatives(a: Floats, e: Floats) -> Floats:
-    """Of e over a at the inner points, unevenly spaced."""
+    """Second derivatives of e over a at the inner points, which are unevenly spaced."""
     slopes = np.diff(e) / np.diff(a)
     return np.asarray(2 * np.diff(slopes) / (a[2:] - a[:-2]))
 
@@ -101,8 +101,8 @@ def remove_stages(
 ) -> tuple[list[int], list[tuple[int, float]]]:
     """Stages that pay, and those removed with their benefit (HybridServe Algorithm 2).
 
-    From small to large, one whose benefit is not above 0 is removed and all is searched again. Benefit: the cost of AP
-    without the stage, searched again, less that with it. `table_of`: records of some of the stages.
+    From small to large, a stage whose benefit is not above 0 is removed, and the search is repeated. The benefit is the
+    cost of AP without the stage, searched again, less that with it. `table_of`: records of some of the stages.
     """
     kept, removed = list(range(stages)), list[tuple[int, float]]()
 

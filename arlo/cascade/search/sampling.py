@@ -1,5 +1,5 @@
-"""Random thresholds, more of them where accuracy lies near the last stage's (HybridServe Algorithm 1): where
-exact sweeps of four stages and more start."""
+"""Random thresholds, denser where accuracy is near the last stage's (HybridServe Algorithm 1). Exact sweeps of four
+or more stages start from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that should go further ahead than to the next stage (HybridServe section IV-C)."""
+"""Rows that should skip stages (HybridServe section IV-C)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from arlo.cascade.search.table import Table, groups
 
 
 def by_benefit(table: Table, thresholds: ArrayLike, worth: float) -> tuple[tuple[float, ...], ...]:
-    """For each stage but the last, the cuts that are worth most on these rows: `worth` of a right answer, in the unit
-    of cost, less what is spent. Found exactly, from the last stages to the first, the later ones as they are then."""
+    """The most valuable cuts on these rows, for each stage but the last. The value is `worth` per right answer, in the
+    unit of cost, less the cost. The search is exact: last stage to first, with the later cuts already fixed."""
     t = np.asarray(thresholds, np.float64)
     n = table.stages
     value = table.right * worth - table.cost  # [rows, stages]: of a row sent there, the later cuts known

@@ -1,4 +1,4 @@
-"""What all searches read, and the curve they make: accuracy against cost."""
+"""The input of all searches, and the curve that they return: accuracy against cost."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from arlo.cascade.decide import Bools, Floats, Ints
 from arlo.cascade.spec import NEVER
 from arlo.errors import ConfigError
 
-# A threshold lies this far below the confidence of the last row that it lets out, or half way to the next: so that a
-# last bit, which may differ between two ways to compute exp(), decides nothing.
+# A threshold lies this far below the confidence of the last row that exits, or half way to the next. The last bit,
+# which may differ between two implementations of exp(), then decides nothing.
 _CLEARANCE = 1e-10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """Rows by stages. `right[r, s]`: row r is answered right when it ends at s having run on all stages before;
-    `cost[r, s]`: of stage s alone, in any one unit (ms, mJ)."""
+    """Rows by stages. `right[r, s]`: whether row r is answered right if it ends at s after running on all stages
+    before; `cost[r, s]`: the cost of stage s alone, in any one unit (ms, mJ)."""
 
     confidence: Floats  # [rows, stages]; that of the last is not used
     right: Bools  # [rows, stages]
@@ -55,12 +55,12 @@ class Table:
         return Table(self.confidence[rows], self.right[rows], self.cost[rows])
 
     def only(self, stages: Sequence[int]) -> Table:
-        """Some of the stages. (Of an ensemble `right` would change: make the table anew.)"""
+        """The table of some stages. (`right` of an ensemble would change: build a new table instead.)"""
         at = list(stages)
         return Table(self.confidence[:, at], self.right[:, at], self.cost[:, at])
 
     def exits(self, thresholds: ArrayLike) -> Ints:
-        """At which stage each row [rows] ends, with hard thresholds [stages - 1], or [rows, stages - 1]."""
+        """The stage at which each row [rows] ends, with hard thresholds [stages - 1], or [rows, stages - 1]."""
         t = np.broadcast_to(np.asarray(thresholds, np.float64), (self.rows, self.stages - 1))
         out = np.full(self.rows, self.stages - 1)
         for s in range(self.stages - 2, -1, -1):
@@ -80,7 +80,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Front:
-    """Points none of which is beaten in both: accuracy and cost ascend. `thresholds`: [points, stages - 1]."""
+    """Pareto-optimal points; accuracy and cost ascend. `thresholds`: [points, stages - 1]."""
 
     accuracy: Floats
     cost: Floats
@@ -108,7 +108,7 @@ class Front:
 
 
 def pareto(accuracy: ArrayLike, cost: ArrayLike, thresholds: ArrayLike) -> Front:
-    """The front of some points; of two that are equal the one with the larger thresholds stays."""
+    """The front of some points; of equal points, the one with the larger thresholds stays."""
     a, e, t = (np.asarray(each, np.float64) for each in (accuracy, cost, thresholds))
     order = np.lexsort((*(-t[:, ::-1]).T, -a, e))
     best = np.maximum.accumulate(a[order])
@@ -117,13 +117,13 @@ def pareto(accuracy: ArrayLike, cost: ArrayLike, thresholds: ArrayLike) -> Front
 
 
 def join(fronts: Sequence[Front]) -> Front:
-    """The front of several."""
+    """The front of several fronts together."""
     return pareto(*(np.concatenate([getattr(f, name) for f in fronts]) for name in ("accuracy", "cost", "thresholds")))
 
 
 def groups(confidence: Floats) -> tuple[Ints, Floats]:
-    """Of confidences [rows]: the group of each row, 0 being the highest value, and thresholds [groups + 1] of which the
-    i-th lets the first i groups out."""
+    """Rows grouped by confidence [rows]: each row's group, 0 for the highest value, and thresholds [groups + 1]. The
+    i-th threshold lets the first i groups exit."""
     values, group = np.unique(-confidence, return_inverse=True)
     down = -values
     below = np.append(down[1:], -np.inf)

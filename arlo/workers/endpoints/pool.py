@@ -19,8 +19,8 @@ class EndpointsPool:
     """Workers at fixed endpoints (`host:port` of Triton's gRPC port); implements WorkerPool, starts no process.
 
     Workers are called w0, w1, ... in the order given. The servers must run with explicit model control over the same
-    repository. Whoever runs them restarts them: a server that comes back empty shows so in `workers()`, and the
-    caller loads its runtimes again. The pool looks at each server every second; `workers()` says what it saw last.
+    repository. Their operator restarts them: `workers()` then lists a restarted server without runtimes, and the
+    caller loads them again. The pool checks each server every second; `workers()` returns the last observation.
     `stop` closes connections and leaves the servers and their runtimes alone. `metrics_urls` maps an endpoint to its
     Prometheus page.
     """
@@ -62,7 +62,7 @@ class EndpointsPool:
         await self.stop()
 
     async def start(self) -> None:
-        """Wait until every endpoint is live; WorkerError naming those that are not in time."""
+        """Wait until every endpoint is live; WorkerError names those that are not live in time."""
         if self._admins:
             raise WorkerError("the pool is started already")
         for worker, endpoint in self._endpoints.items():
@@ -85,19 +85,19 @@ class EndpointsPool:
         ]
 
     async def workers(self) -> list[WorkerInfo]:
-        """What was last seen of every worker: ready when its server answers, else failed, with the reason."""
+        """The last observed state of every worker: ready when its server answers, else failed, with the reason."""
         return [self._seen.get(worker) or self._info(worker, "stopped") for worker in self._endpoints]
 
     async def add(self) -> WorkerInfo:
-        """WorkerError: the servers are not ours to start."""
+        """Raise a WorkerError: this pool cannot start servers."""
         raise WorkerError("a pool of fixed endpoints has no more workers: add the server to workers.endpoints")
 
     async def remove(self, worker: str) -> None:
-        """WorkerError: the servers are not ours to stop."""
+        """Raise a WorkerError: this pool cannot stop servers."""
         raise WorkerError(f"worker {worker} has a fixed endpoint: take it out of workers.endpoints to stop using it")
 
     async def restart(self, worker: str) -> None:
-        """Unload everything; the process is not ours to restart."""
+        """Unload everything; this pool cannot restart the process."""
         admin = self._admin(worker)
         for runtime in await admin.ready_runtimes():
             await self.unload(worker, runtime)
@@ -109,7 +109,7 @@ class EndpointsPool:
             self._changed(worker, lambda loaded: {*loaded, runtime})
 
     async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
-        """Unload a runtime and wait until Triton says so: its queued and running requests are answered first."""
+        """Unload a runtime and wait until Triton confirms it; queued and running requests are answered first."""
         async with self._lock(worker, runtime):
             await self._admin(worker).unload(runtime, timeout_s=timeout_s)
             self._changed(worker, lambda loaded: loaded - {runtime})
@@ -172,7 +172,7 @@ class EndpointsPool:
             metrics_url=self._metrics_urls.get(endpoint),
             state=state,
             pid=None,
-            restarts=0,  # whatever runs it restarts it
+            restarts=0,  # restarts are up to the server's supervisor
             runtimes=runtimes,
             log=None,
             error=error,

@@ -25,13 +25,13 @@ class LocalPool(NumberedPool[LocalWorker]):
     its runtimes are loaded again. All processes end with this one, however it ends. Use it from one event loop, also
     as `async with LocalPool(...)`.
 
-    With `linger_s`, workers go on serving for that many seconds when this process is killed, and a pool that starts in
-    the same `run_dir` meanwhile takes over all that were started as it would start them, with their endpoints, keys and
-    runtimes; others it ends. `stop` ends them at once all the same. One pool at a time may use a `run_dir`.
+    With `linger_s`, workers keep serving for that many seconds after this process is killed. A pool that starts in the
+    same `run_dir` meanwhile takes over all workers started with its own settings, with their endpoints, keys and
+    runtimes, and ends the others. `stop` always ends them at once. One pool at a time may use a `run_dir`.
 
     `threads` is each worker's share of the cores (default: an even share). `gpus` are CUDA device ids, given to the
-    workers in turn; one worker per GPU, because loading on one disturbs the others of the same server. `admin_key`,
-    when given, is wanted by the workers on administration calls; it is not in the process list (preload.py).
+    workers in turn; one worker per GPU, because loading on one disturbs the others of the same server. With
+    `admin_key`, the workers require it on administration calls; it is not in the process list (preload.py).
     `hang_timeout_s`: a server that answers no health check for so long is killed and restarted.
     `env` is added to the workers' environment. `extra` are further arguments for tritonserver.
     """
@@ -136,7 +136,7 @@ class LocalPool(NumberedPool[LocalWorker]):
             worker.kill_now()
 
     async def _adopt(self, settings: LocalSettings) -> None:
-        """Take over the workers that a dead owner left in the run folder; end those that are not as ours would be."""
+        """Take over the workers that a dead owner left in the run folder; end those with other settings than ours."""
         workers = []
         for name in recorded_names(self._run_dir):
             if re.fullmatch(r"w\d+", name):

@@ -25,7 +25,7 @@ POLL_S = 0.02
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSettings:
-    """What all workers of a local pool share."""
+    """The settings that all workers of a local pool share."""
 
     server: TritonServer
     backends: Path
@@ -74,7 +74,7 @@ class LocalServer:
 
     @property
     def metrics_url(self) -> str | None:
-        """Of the process that runs."""
+        """Metrics URL of the running process; None without a metrics port."""
         return f"http://{self._settings.address}:{self._metrics_port}/metrics" if self._metrics_port else None
 
     async def launch(self, *, restarts: int) -> None:
@@ -111,8 +111,8 @@ class LocalServer:
             raise
 
     def write_files(self) -> None:
-        """Write what is still to be written: the heading in the log, and the record by which a later owner finds the
-        process. A disk that is full must not stop what serves."""
+        """Write the pending files: the log heading, and the record by which a later owner finds the process. A full
+        disk must not stop a serving worker."""
         self.trouble = None
         if self._heading is not None:
             self.trouble = self.log.begin(self._heading)
@@ -126,10 +126,10 @@ class LocalServer:
                 self.trouble = explain(error)
 
     async def find(self) -> ProcessRecord | None:
-        """Take hold of the process that a dead owner left under this id; `adopt` is to follow.
+        """Find the process that a dead owner left under this id; call `adopt` next.
 
-        None when there is none, or it was started otherwise than we would: then it is ended. WorkerError when its owner
-        is alive.
+        None when there is none, or when it was started with other settings, in which case it is ended. WorkerError when
+        its owner is alive.
         """
         record = self._record.read()
         if record is not None and record.fingerprint != self._fingerprint():
@@ -141,9 +141,9 @@ class LocalServer:
         return record
 
     async def adopt(self, record: ProcessRecord) -> tuple[int, tuple[str, ...]] | None:
-        """Go on with what was found, as it is: its port and its key. Returns its restarts and its runtimes.
+        """Take over the process that find() returned, with its port and key. Returns its restarts and its runtimes.
 
-        None when it does not answer: then it is ended.
+        None when it does not answer; it is then ended.
         """
         assert self.process is not None, "find() first"
         settings = self._settings
@@ -185,12 +185,12 @@ class LocalServer:
         self._reserved.release()
 
     def ended(self, code: int) -> str:
-        """How it ended, with an excerpt of its log."""
+        """A text on how the process ended, with an excerpt of its log."""
         how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
         return f"{how}; from {self.log.path}:\n{self.log.excerpt()}"
 
     def _fingerprint(self) -> str:
-        """Of all that a process under this id is started with, but for what is drawn anew each time."""
+        """Fingerprint of a process's start options under this id, without those drawn at each start."""
         settings = self._settings
         options = dataclasses.replace(self._options(), grpc_port=0, metrics_port=None, shm_prefix=None, admin_key=None)
         manifest = settings.repository / "arlo.json"

@@ -19,7 +19,7 @@ CHECK_S = 1.0  # between looks at a running worker
 class LocalWorker:
     """Lives from `start` to `stop`; between them it is restarted, with back-off, each time its process ends.
 
-    What it is asked to load is loaded again after a crash, and forgotten by `restart`. Single event loop. `state`:
+    Requested runtimes are loaded again after a crash, and forgotten by `restart`. Single event loop. `state`:
     starting (process up, runtimes being loaded) -> ready -> failed (waiting for the next attempt) -> starting ...;
     stopped at the end. The endpoint never changes.
     """
@@ -39,7 +39,7 @@ class LocalWorker:
         self._asked: asyncio.Future[None] | None = None  # a restart that a caller waits for
         self._wake = asyncio.Event()  # ends the wait before the next attempt
         self._loaded: tuple[str, ...] = ()  # READY when last seen
-        self._sightings = 0  # of what is loaded; an answer older than the newest one is void
+        self._sightings = 0  # of the loaded runtimes; an answer older than the newest one is void
         self._trouble: str | None = None  # of the last health check
 
     @property
@@ -48,16 +48,16 @@ class LocalWorker:
         return self._server.endpoint
 
     async def start(self) -> None:
-        """Start the process and wait until it is live; WorkerError (and nothing left running) if it does not get so."""
+        """Start the process and wait until it is live; if that fails, WorkerError and nothing is left running."""
         await self._launch()
         await self._set("ready")
         self._start_monitor()
 
     async def adopt(self) -> bool:
-        """Take over the process that a dead owner left under this id, as it is: its port, its key, its runtimes.
+        """Take over the process that a dead owner left under this id, with its port, key and runtimes.
 
-        False when there is none, or it was started otherwise than we would or does not answer: then it is ended, and
-        `start` may follow. WorkerError when its owner is alive.
+        False when there is none, or when it has other settings or does not answer, in which case it is ended; `start`
+        may follow. WorkerError when its owner is alive.
         """
         record = await self._server.find()
         if record is None:
@@ -95,9 +95,9 @@ class LocalWorker:
         await self._set("stopped")
 
     async def restart(self) -> None:
-        """End the process as `stop` does and start it with no runtime loaded. WorkerError when it does not get live.
+        """End the process as `stop` does and start it with no runtime loaded. WorkerError when it does not become live.
 
-        It is then in the state failed, and tried again like any other.
+        The worker is then in the state failed, and is retried like any other.
         """
         if self.state == "stopped":
             raise WorkerError(f"worker {self.id} cannot be restarted: it is stopped")
@@ -111,7 +111,7 @@ class LocalWorker:
         await asyncio.shield(asked)
 
     def info(self) -> WorkerInfo:
-        """What the monitor and the calls made here have last seen."""
+        """The state last seen by the monitor and by the calls made here."""
         return WorkerInfo(
             id=self.id,
             endpoint=self.endpoint,
@@ -149,7 +149,7 @@ class LocalWorker:
         self._loaded = tuple(sorted(set(runtimes)))
 
     async def _ready(self, what: str, timeout_s: float) -> TritonAdmin:
-        """Wait until the worker is ready (it may be restarting)."""
+        """Wait until the worker is ready; it may be restarting now."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self.state in ("ready", "stopped"))
@@ -198,7 +198,7 @@ class LocalWorker:
                 self.restarts += 1
                 await self._launch()
                 problems = await self._reload()
-            except Exception as error:  # a full disk, no descriptor left, a fault of ours: tried again, whatever it is
+            except Exception as error:  # a full disk, no descriptor left, a bug of ours: every failure is retried
                 if self._server.process is not None and self._server.process.returncode is None:
                     self._trouble = explain(error)  # it runs; the watch goes on in a moment
                     await self._wait_before(attempt)
@@ -258,7 +258,7 @@ class LocalWorker:
             end.cancel()
 
     async def _check(self, admin: TritonAdmin, timeout_s: float) -> bool:
-        """Ask for what is loaded; True when the server answers, were it with an error."""
+        """Ask for the loaded runtimes; True when the server answers, even with an error."""
         before = self._sightings
         try:
             runtimes = await admin.check(timeout_s=timeout_s)
@@ -274,7 +274,7 @@ class LocalWorker:
         return True
 
     async def _reload(self) -> list[str]:
-        """Load again what was loaded; the reasons for what could not be."""
+        """Reload the runtimes that were loaded; returns the reasons of those that failed."""
         admin = self._server.admin
         if admin is None:
             return []
@@ -285,6 +285,6 @@ class LocalWorker:
                 self._saw((*self._loaded, runtime))
             except WorkerError as error:
                 if self._server.process is None or self._server.process.returncode is not None:
-                    break  # it died again: the next round sees to it
+                    break  # it died again: the next round handles it
                 problems.append(str(error))
         return problems

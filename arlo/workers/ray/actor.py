@@ -1,8 +1,8 @@
 """The Ray actor of one worker: it owns one Triton process on its node.
 
-Runs in a Ray worker process. What goes to and from it are plain values, so that a pool can talk to an actor of another
-version of Arlo for as long as it takes to say so. Ray makes the actor again, on any node that has the resource, when
-its process or its node is lost; the new one starts with no runtime loaded.
+The actor runs in a Ray worker process. It exchanges plain values, so that a pool can still detect that an actor is of
+another version of Arlo. When its process or its node is lost, Ray recreates the actor on any node that has the
+resource; the new one starts with no runtime loaded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from arlo.workers.pool import StuckError
 from arlo.workers.triton.server import environment, find_triton, prepare_backends
 
 LOOK_S = 0.1  # between looks at the worker while a report waits for a change
-OWNER_SILENT_S = 1.0  # an owner without a report under way for so long is gone: it always has one under way
+OWNER_SILENT_S = 1.0  # an owner without a pending report for so long is gone: a living one always has one pending
 BACKOFF_S = (0.5, 10.0)  # of a start that keeps failing: first, longest
 MANIFEST = "arlo.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ActorSpec:
-    """What an actor is made of. It travels as `dataclasses.asdict`."""
+    """The settings of an actor. They are sent as `dataclasses.asdict`."""
 
     id: str
     version: str  # of Arlo
@@ -55,7 +55,7 @@ class ActorSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for actors that serve alike; the key and the id are their own affair."""
+        """A value that is equal for actors that serve alike; it leaves out the key and the id."""
         fields = {
             name: value
             for name, value in dataclasses.asdict(self).items()
@@ -65,7 +65,7 @@ class ActorSpec:
 
 
 def manifest_digest(repository: Path) -> str:
-    """Of the repository's manifest; "" when there is none."""
+    """Digest of the repository's manifest; "" when there is none."""
     try:
         return hashlib.sha256((repository / MANIFEST).read_bytes()).hexdigest()[:16]
     except OSError:
@@ -73,16 +73,16 @@ def manifest_digest(repository: Path) -> str:
 
 
 class TritonActor:
-    """Made by Ray, on its event loop. The pool that last reported (`owner`) commands it; another one is refused.
+    """The actor; Ray creates it on its event loop. The pool that last reported (`owner`) commands it, others may not.
 
-    A report waits until there is news: it is the pool's poll, the owner's sign of life and, by its failure, the first
-    sign of this process's death. Errors are returned as text, not raised: Ray would add its own traces.
+    A report call returns once there is news. It is the pool's poll and the owner's sign of life, and its failure is the
+    first sign of this process's death. Errors are returned as text, not raised: Ray would add its own traces.
     """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         import ray
 
-        # Ray runs its workers at low priority, which what they start inherits. Without the right to raise it, it stays.
+        # Ray runs its workers at low priority, and their children inherit it. Without the right to raise it, it stays.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         self._fields = dict(fields)
@@ -105,7 +105,7 @@ class TritonActor:
     # --- for the pool ---
 
     async def report(self, owner: str, known: Mapping[str, Any] | None, wait_s: float) -> dict[str, Any]:
-        """What is observed, as soon as it differs from `known` or after `wait_s`. `held` when another pool commands."""
+        """The observed state, once it differs from `known` or after `wait_s`. `held` when another pool commands it."""
         if not self._take(owner):
             return self._head() | {"held": True}
         self._reports += 1
@@ -128,7 +128,7 @@ class TritonActor:
         return await self._command(owner, "restart", lambda w: w.restart())
 
     async def stop(self, owner: str) -> dict[str, Any]:
-        """Stop Triton: what it has accepted is answered first. The pool ends the actor afterwards."""
+        """Stop Triton, which answers its accepted requests first. The pool ends the actor afterwards."""
         if not self._take(owner):
             return self._refusal("stop")
         try:
@@ -140,7 +140,7 @@ class TritonActor:
     # --- ownership ---
 
     def _take(self, owner: str) -> bool:
-        """True when `owner` commands from now on: it did already, none did, or the one that did is gone."""
+        """True when `owner` is in command from now on: it was already, there was no owner, or the old one is gone."""
         now_s = monotonic_s()
         free = self._owner is None or (self._reports == 0 and now_s - self._heard_s > OWNER_SILENT_S)
         if self._owner != owner and not free:
@@ -183,7 +183,7 @@ class TritonActor:
         return self._head() | {"error": None, "info": self._info()}
 
     async def _start(self) -> None:
-        """Try until Triton runs. From then on LocalWorker restarts it."""
+        """Retry until Triton runs. From then on LocalWorker restarts it."""
         backoff_s = BACKOFF_S[0]
         while True:
             worker = None
@@ -212,7 +212,7 @@ class TritonActor:
             await worker.stop()
 
     def _settings(self) -> LocalSettings:
-        """Raises what is wrong with this node."""
+        """The settings of the local worker; raises an error that names this node's fault."""
         fields = self._fields
         if fields["version"] != arlo.__version__:
             raise EnvironmentProblem(
@@ -244,7 +244,7 @@ class TritonActor:
         )
 
     def _folder(self) -> Path:
-        """For the log: in the run folder where the node can have one, else in the temporary folder."""
+        """The log folder: in the run folder if the node can write there, else in the temporary folder."""
         folder = Path(self._fields["run_dir"]) / "ray"
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -255,7 +255,7 @@ class TritonActor:
         except OSError as error:
             raise WorkerError(f"no folder for its log can be made: neither {folder} nor elsewhere ({error})") from None
 
-    # --- what it says ---
+    # --- reports ---
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -295,9 +295,9 @@ class TritonActor:
 
 
 def private_folder(name: str) -> Path:
-    """A folder in the temporary one that is ours alone: the one of this name where it is, else a new one.
+    """A private folder in the temporary folder: the one of this name if it is ours alone, else a new one.
 
-    Others may write there too, so what is found under a name that can be guessed may have been laid there for us.
+    Other users can write there as well, so a folder under a guessable name may be a trap.
     """
     folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     with contextlib.suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: what blocks in Ray is kept off the event loop, what Ray prints goes to our log."""
+"""The connection to a Ray cluster: it keeps Ray's blocking calls off the event loop, and Ray's output in our log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VIEW_S = 1.0  # how long a view of the nodes is good for
 
 
 def import_ray() -> Any:
-    """The package. EnvironmentProblem when it is not installed."""
+    """The Ray package. EnvironmentProblem when it is not installed."""
     try:
         import ray
     except ImportError:
@@ -35,13 +35,13 @@ def import_ray() -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one worker takes of its node."""
+    """The resources that one worker takes of its node."""
 
     resource: str  # GPU, or a custom resource
     amount: float
 
     def options(self) -> dict[str, Any]:
-        """As options of an actor. Its own process computes nothing, so it takes no CPU."""
+        """The need as Ray actor options. The actor's own process computes nothing, so it takes no CPU."""
         if self.resource == "GPU":
             return {"num_cpus": 0, "num_gpus": self.amount}
         if self.resource == "CPU":
@@ -74,7 +74,7 @@ class RayCluster:
         self._looking: asyncio.Task[View] | None = None
 
     async def connect(self, *, timeout_s: float) -> None:
-        """WorkerError when there is no cluster at the address. A connection that the process already has is used."""
+        """Connect, or use the process's present connection. WorkerError when there is no cluster at the address."""
         ray = import_ray()
         if ray.is_initialized():
             return
@@ -103,10 +103,10 @@ class RayCluster:
                 "--head`), join this machine to it (`ray start --address=HOST:6379`), or set workers.ray_address"
             ) from None
         self._ours = True
-        # Its C++ part prints a stack trace at SIGTERM before it calls Python's handler; set again, ours comes alone.
+        # Ray's C++ part prints a stack trace at SIGTERM before it calls Python's handler; resetting ours avoids that.
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-            signal.siginterrupt(signal.SIGTERM, False)  # as asyncio has it
+            signal.siginterrupt(signal.SIGTERM, False)  # as asyncio does
 
     async def close(self) -> None:
         """End the connection if it was made here. Idempotent."""
@@ -120,7 +120,7 @@ class RayCluster:
                 await in_thread(ray.shutdown)
 
     async def _probe(self, timeout_s: float) -> None:
-        """Ray waits for minutes for a head that is not there; a refused connection says so at once."""
+        """Check that the head accepts connections: Ray waits minutes for a missing one, a refusal comes at once."""
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdigit() or "/" in host:
             return
@@ -156,7 +156,7 @@ class RayCluster:
         return await self.call(get, f"find worker {name}")
 
     async def create(self, cls: type, name: str, fields: dict[str, Any], *, detached: bool) -> Any:
-        """A new actor; Ray places it when a node has what it needs. WorkerError when the name is taken."""
+        """Create an actor; Ray places it when a node has its resources. WorkerError when the name is taken."""
         ray = import_ray()
 
         def make() -> Any:
@@ -167,7 +167,7 @@ class RayCluster:
                 name=name,
                 namespace=self.namespace,
                 max_restarts=-1,
-                max_task_retries=0,  # each call is made again by who wants it, after a look at what is loaded
+                max_task_retries=0,  # the caller retries, after a look at the loaded runtimes
                 scheduling_strategy="SPREAD",
                 **options,
             )
@@ -179,12 +179,12 @@ class RayCluster:
         return await self.call(make, f"make worker {name}")
 
     async def kill(self, handle: Any, *, restart: bool) -> None:
-        """End an actor's process, for good or for Ray to make it again."""
+        """End an actor's process, for good or for Ray to recreate it."""
         ray = import_ray()
         await self.call(lambda: ray.kill(handle, no_restart=not restart), "end a worker")
 
     async def call(self, function: Callable[[], T], what: str) -> T:
-        """A call to Ray's head. WorkerError when it fails or does not answer."""
+        """Call Ray's head. WorkerError when the call fails or is not answered."""
         ray = import_ray()
         try:
             return await in_thread(function)
@@ -196,7 +196,7 @@ class RayCluster:
     # --- the cluster ---
 
     async def view(self) -> View:
-        """At most VIEW_S old."""
+        """The present view of the cluster, at most VIEW_S old."""
         if self._view is None or monotonic_s() - self._viewed_s > VIEW_S:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look(), name="view of the Ray cluster")
@@ -230,7 +230,7 @@ class RayCluster:
         return f"{lost}Ray is starting it" if lost or node is None else "its process ended; Ray is starting it again"
 
     def describe(self, view: View) -> str:
-        """What the cluster has of the resource."""
+        """The cluster's amount of the resource, in words."""
         having = [amount for _, amount in view.nodes if amount]
         each = f" ({', '.join(f'{amount:g}' for amount in having)})" if having else ""
         return (
@@ -240,7 +240,7 @@ class RayCluster:
 
 
 async def in_thread(function: Callable[[], T], *, timeout_s: float = CALL_TIMEOUT_S) -> T:
-    """Run what blocks in a thread of its own. One that does not come back holds up neither us nor our exit."""
+    """Run a blocking function in a separate thread. One that never returns delays neither us nor our exit."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -265,7 +265,7 @@ async def in_thread(function: Callable[[], T], *, timeout_s: float = CALL_TIMEOU
 
 
 def _tame(ray: Any) -> None:
-    """Ray's messages go to our log. It would print what its nodes report on standard output, `log_to_driver` or not."""
+    """Send Ray's messages to our log. Ray prints nodes' reports to standard output, even without `log_to_driver`."""
     logger = logging.getLogger("ray")
     logger.setLevel(logging.ERROR)
     logger.propagate = True

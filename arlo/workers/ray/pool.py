@@ -17,20 +17,20 @@ from arlo.workers.ray.actor import ActorSpec, manifest_digest
 from arlo.workers.ray.cluster import Need, RayCluster
 from arlo.workers.ray.worker import HELD, RETRY_S, RayWorker
 
-TAKE_OVER_S = 4.0  # a control plane that is gone is known to be within so long
+TAKE_OVER_S = 4.0  # within this time the death of a control plane is noticed
 
 
 class RayPool(NumberedPool[RayWorker]):
     """`workers` Triton servers on the nodes of a Ray cluster, placed and restarted by Ray; implements WorkerPool.
 
     Workers are called w0, w1, ..., an added one gets the next number; the actors have these names in the Ray namespace
-    `namespace`. One takes `amount` of `resource` of its node (a GPU by default, which it then sees alone) and listens
-    on its node's address. A Triton that ends or hangs is restarted by its actor, with its runtimes; an actor whose
-    process or node is lost is made again by Ray where the resource is free: the worker comes back with another
-    endpoint and no runtime, which the caller loads again. `run_dir` is for the logs, on the nodes.
+    `namespace`. Each takes `amount` of `resource` of its node (by default a GPU, and it sees no other) and listens on
+    its node's address. A Triton that ends or hangs is restarted by its actor, with its runtimes. Ray recreates an actor
+    whose process or node is lost where the resource is free: the worker comes back with another endpoint and no
+    runtimes, and the caller loads them again. `run_dir` is for the logs, on the nodes.
 
-    With `linger_s`, the workers outlive this process by that long: a pool that starts with the same namespace takes
-    over all that are there, with what they have loaded, and replaces those of another version or other settings.
+    With `linger_s`, the workers outlive this process by that long. A pool that starts with the same namespace takes
+    over the present ones, with their loaded runtimes, and replaces those of another version or other settings.
     With 0 Ray ends them with this process. `stop` ends them in any case.
 
     Every node needs the same Arlo, a Triton server, and `repository` under the same path. Use it from one event loop,
@@ -81,10 +81,10 @@ class RayPool(NumberedPool[RayWorker]):
         self._started = False
 
     async def start(self) -> None:
-        """Adopt the workers that are there, start the missing ones, and wait until each is live.
+        """Adopt the present workers, start the missing ones, and wait until each is live.
 
-        An adopted worker that is away, such as one whose node was lost, is not waited for while another one is ready.
-        On failure those that were started here are stopped again; adopted ones go on until their lease ends.
+        If another worker is ready, start does not wait for an adopted one that is away, such as after a node loss.
+        On failure, workers started here are stopped again; adopted ones keep running until their lease ends.
         """
         if self._started:
             raise WorkerError("the pool is started already")
@@ -138,7 +138,7 @@ class RayPool(NumberedPool[RayWorker]):
     # --- start ---
 
     async def _adopt(self) -> list[RayWorker]:
-        """Take over the actors of a control plane before this one; returns those that were made anew in their place."""
+        """Take over the actors of an earlier control plane; returns the new ones created in place of unusable ones."""
         names = sorted((name for name in await self._cluster.named() if re.fullmatch(r"w\d+", name)), key=number_of)
         found = []
         for name in names:
@@ -157,7 +157,7 @@ class RayPool(NumberedPool[RayWorker]):
         return renewed
 
     async def _take_over(self, worker: RayWorker) -> None:
-        """Until it has reported to us, if it can. WorkerError when a living control plane commands it."""
+        """Wait until the worker has reported to us, if it can. WorkerError when a living control plane commands it."""
         await worker.until(lambda: worker.placed, TAKE_OVER_S)
         if worker.held:
             raise WorkerError(
@@ -169,7 +169,7 @@ class RayPool(NumberedPool[RayWorker]):
         return self._made(RayWorker(f"w{number}", self._cluster, self._spec, self._owner))
 
     async def _begin(self, worker: RayWorker) -> None:
-        """The name of an actor that was just killed is free a little later."""
+        """Create the worker's actor, with retries: a killed actor's name is free only a little later."""
         for attempt in range(20):
             try:
                 await worker.create()
@@ -193,7 +193,7 @@ class RayPool(NumberedPool[RayWorker]):
 
 
 async def _all(*jobs: Awaitable[None]) -> None:
-    """All of them; the first error as it is, the others cancelled."""
+    """Await all of them; raises the first error unchanged, and cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
             for job in jobs:

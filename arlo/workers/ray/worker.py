@@ -1,4 +1,4 @@
-"""One worker of a Ray pool as the pool sees it: its actor, what the actor last reported, and what happens to it."""
+"""One worker of a Ray pool, from the pool's view: its actor, the actor's last report, and its life."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELD = "another control plane commands this worker"
 
 
 class RayWorker:
-    """From `create` or `adopt` to `end`. A task keeps one report under way at the actor; `info()` is what it said last.
+    """One worker, from `create` or `adopt` to `end`. A task keeps one report call pending; `info()` is the last report.
 
     starting: Ray has not placed the actor yet, or Triton starts. ready. failed: Triton is away (the actor restarts it),
     or the actor is (Ray restarts it, on a node that has the resource), or it does not answer. Single event loop.
@@ -37,7 +37,7 @@ class RayWorker:
         self.id = worker_id
         self.restarts = 0
         self.held = False
-        self.changed = asyncio.Event()  # set anew at each change
+        self.changed = asyncio.Event()  # set at each change
         self._cluster = cluster
         self._spec = dataclasses.replace(spec, id=worker_id)
         self._owner = owner
@@ -48,7 +48,7 @@ class RayWorker:
         self._seen: dict[str, Any] | None = None  # the info in it; None while the actor is away
         self._base = 0  # restarts in incarnations before the present one
         self._poll: asyncio.Task[None] | None = None
-        self._commands = 0  # that have changed what is loaded
+        self._commands = 0  # that changed the loaded runtimes
         self.placed = False  # reported at least once
 
     # --- life ---
@@ -64,13 +64,13 @@ class RayWorker:
         return self._handle is not None
 
     def watch(self) -> None:
-        """Start to keep a report under way."""
+        """Start the task that keeps a report call pending."""
         self._poll = asyncio.create_task(self._watch(), name=f"poll of worker {self.id}")
 
     async def end(self, *, kill: bool = True) -> None:
-        """Stop Triton, which answers what it has accepted, then the actor. With `kill` false only look away.
+        """Stop Triton, which answers its accepted requests, then the actor. With `kill` false, only stop watching.
 
-        What another control plane commands is left to it.
+        An actor that another control plane commands is left alone.
         """
         if self._poll is not None:
             self._poll.cancel()
@@ -111,7 +111,7 @@ class RayWorker:
 
     @property
     def alike(self) -> bool:
-        """True when the actor serves as this pool would make it: same version, same settings."""
+        """True when the actor serves with this pool's version and settings."""
         report = self._report or {}
         return (report.get("version"), report.get("fingerprint")) == (arlo.__version__, self._spec.fingerprint)
 
@@ -127,7 +127,7 @@ class RayWorker:
         return True
 
     async def wait_ready(self, *, place_timeout_s: float) -> None:
-        """Until it is ready. WorkerError when Ray does not place it in time, or Triton does not start."""
+        """Wait until it is ready. WorkerError when Ray does not place it in time, or Triton does not start."""
 
         def settled() -> bool:
             return self._state == "ready" or self.held or (self._state == "failed" and self.placed)
@@ -152,7 +152,7 @@ class RayWorker:
         await self._ready_call("unload", f"unload {runtime}", runtime, timeout_s=timeout_s)
 
     async def restart(self, *, place_timeout_s: float) -> None:
-        """Triton ends and starts with no runtime. An actor that does not answer is made again by Ray."""
+        """Restart Triton with no runtime loaded. Ray recreates an actor that does not answer."""
         timeout_s = self._spec.exit_timeout_s + self._spec.start_timeout_s + 10.0
         if self._seen is not None and self._state != "failed":
             await self._call("restart", "restart", timeout_s=timeout_s)
@@ -174,7 +174,7 @@ class RayWorker:
         await self._call(method, what, *arguments, left_s, timeout_s=left_s + SLACK_S)
 
     async def _call(self, method: str, what: str, *arguments: Any, timeout_s: float) -> None:
-        """One command to the actor; what it reports with its answer is newer than any report asked for before."""
+        """Send one command to the actor; the report in its answer is newer than any report requested before."""
         ray = import_ray()
         reference = getattr(self._handle, method).remote(self._owner, *arguments)
         try:
@@ -197,7 +197,7 @@ class RayWorker:
     # --- reports ---
 
     async def _watch(self) -> None:
-        """Ends by cancellation only."""
+        """Keep a report call pending; ends by cancellation only."""
         ray = import_ray()
         backoff_s = BACKOFF_S[0]
         while True:
@@ -224,7 +224,7 @@ class RayWorker:
                     self._take(report)
 
     async def _ask(self) -> dict[str, Any]:
-        """One report. While it takes too long, why is looked into; an actor that hangs is killed for Ray to restart."""
+        """Request one report. If it takes too long, find the reason; a hanging actor is killed for Ray to restart."""
         reference = self._handle.report.remote(self._owner, self._seen, REPORT_S)
         answer = asyncio.wrap_future(reference.future())
         asked_s = monotonic_s()
@@ -247,7 +247,7 @@ class RayWorker:
             answer.cancel()
 
     def _take(self, report: dict[str, Any]) -> None:
-        """Believe a report."""
+        """Take a report as the worker's present state."""
         before = self._report or {}
         info = report["info"]
         if before.get("incarnation") not in (None, report["incarnation"]):
@@ -263,13 +263,13 @@ class RayWorker:
         self._set("failed", why)
 
     async def _explain(self) -> None:
-        """Say why the actor is away, as the cluster shows it."""
+        """Find out from the cluster why the actor is away."""
         report = self._report or {}
         why = await self._cluster.why_waiting(report.get("node"), report.get("address"))
         self._set("failed" if self.placed else "starting", why)
 
     async def _make_again(self) -> None:
-        """An actor that has ended for good (it was killed, its lease ran out) is replaced."""
+        """Replace an actor that has ended for good (it was killed, or its lease ran out)."""
         try:
             await self.create()
         except WorkerError as error:
@@ -282,7 +282,7 @@ class RayWorker:
 
 
 def lost_because(error: BaseException) -> str:
-    """What Ray says of a lost actor, without its trace."""
+    """Ray's message on a lost actor, without its trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("The actor is dead because", "ModuleNotFoundError"))]
     text = telling[-1] if telling else lines[0] if lines else type(error).__name__

@@ -1,7 +1,7 @@
 """Triton's administration calls: live, repository index, load, unload.
 
 Triton's own behaviour, with explicit model control: a load blocks until the runtime is ready or has failed; an unload
-returns at once, and the runtime's memory is free only when the index says so; a later operation wins over an
+returns at once, and the runtime's memory is free only once the index shows it; a later operation wins over an
 unfinished one.
 """
 
@@ -64,7 +64,7 @@ class TritonAdmin:
     async def index(self, *, ready_only: bool = False, timeout_s: float = 2.0) -> dict[str, tuple[str, str]]:
         """Runtime -> (state, reason); state is "" for one never loaded.
 
-        Of every model in the repository, for which Triton reads the folder; with `ready_only` of the ready ones.
+        It covers every model in the repository, for which Triton reads the folder, or, with `ready_only`, ready ones.
         """
         request = service_pb2.RepositoryIndexRequest(ready=ready_only)
         answer = await self._call(self._stub.RepositoryIndex, request, timeout_s, "list its runtimes")
@@ -93,9 +93,9 @@ class TritonAdmin:
         return tuple(sorted(model.name for model in answer.models if model.state == READY))
 
     async def load(self, runtime: str, *, timeout_s: float) -> None:
-        """Load and wait until ready. WorkerError with Triton's reason; a load given up on is taken back.
+        """Load a runtime and wait until it is ready. WorkerError with Triton's reason; an abandoned load is undone.
 
-        One that is ready is loaded anew from its files, and answers meanwhile; where that fails it stays as it was.
+        A ready runtime is reloaded from its files and answers meanwhile; if the reload fails, it stays as it was.
         """
         deadline_s = monotonic_s() + timeout_s
         serves = (await self._state(runtime, deadline_s))[0] == READY
@@ -122,7 +122,7 @@ class TritonAdmin:
             raise
 
     async def unload(self, runtime: str, *, timeout_s: float) -> None:
-        """Unload and wait until Triton has freed it: queued and running requests are answered first."""
+        """Unload a runtime and wait until Triton has freed it; queued and running requests are answered first."""
         deadline_s = monotonic_s() + timeout_s
         await self._unload(runtime, timeout_s=timeout_s)
         wait_s = 0.002

@@ -24,9 +24,9 @@ from arlo.workers.triton.server import (
 
 
 class LoneTriton:
-    """Use as `async with`; every model of the repository is loaded when it is entered.
+    """A lone server, as `async with`; every model of the repository is loaded on entry.
 
-    WorkerError when the server does not start, or a model does not load: with what the log says.
+    WorkerError, with an excerpt of the log, when the server does not start or a model does not load.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LoneTriton:
         await self._end()
 
     async def wait(self) -> int:
-        """Until the server has ended by itself; its exit code."""
+        """Wait until the server has ended by itself; returns its exit code."""
         assert self._process is not None, "it has not been started"
         return await self._process.wait()
 

@@ -1,4 +1,4 @@
-"""The Triton server: where it is, and the command line and environment of a worker."""
+"""The Triton server: its location, and the command line and environment of a worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TritonServer:
     executable: Path
     backends: Path  # its own backends, one folder each
     library_dirs: tuple[Path, ...] = ()  # for LD_LIBRARY_PATH
-    python_stub: Path | None = None  # of the running Python's version; None: beside the Python backend already
+    python_stub: Path | None = None  # of the running Python's version; None: already next to the Python backend
 
 
 def find_triton() -> TritonServer:
@@ -85,7 +85,7 @@ def _from_executable(executable: Path) -> TritonServer:
 
 
 def prepare_backends(server: TritonServer, *, cache: Path | None = None) -> Path:
-    """A folder with all backends: the server's, with the right Python stub beside the Python backend, and ours.
+    """A folder with all backends: the server's, with the right Python stub next to the Python backend, and ours.
 
     It consists of symbolic links and lies in the user's cache; servers of the same installation share it.
     """
@@ -126,7 +126,7 @@ def user_cache_dir() -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TritonOptions:
-    """What a worker's server is started with."""
+    """The start options of a worker's server."""
 
     repository: Path
     grpc_port: int
@@ -141,7 +141,7 @@ class TritonOptions:
 
 
 def command_line(server: TritonServer, backends: Path, options: TritonOptions) -> list[str]:
-    """The server's command line: explicit model control, and nothing listening that was not asked for.
+    """The server's command line: explicit model control, and no listeners but the requested ones.
 
     strict-readiness is off because loading one model would make the whole server not ready; pings every 5 s are
     allowed because the default ends a connection that pings more often than every 300 s.
@@ -157,7 +157,7 @@ def command_line(server: TritonServer, backends: Path, options: TritonOptions) -
         f"--model-load-thread-count={options.max_load_threads}",
         f"--grpc-address={options.address}",
         f"--grpc-port={options.grpc_port}",
-        # The pool keeps the port reserved with a socket of its own, across restarts.
+        # The pool keeps the port reserved with a separate socket, across restarts.
         "--reuse-grpc-port=true",
         "--grpc-http2-min-recv-ping-interval-without-data=5000",
         "--grpc-keepalive-permit-without-calls=1",
@@ -187,12 +187,12 @@ ADMIN_HEADER = "arlo-admin"
 
 
 def key_environment(server: TritonServer, admin_key: str | None) -> dict[str, str]:
-    """What the environment of a server needs so that it finds its key."""
+    """The environment variables by which a server finds its key."""
     return {KEY_VARIABLE: admin_key} if admin_key and hides_key(server.executable) else {}
 
 
 def admin_headers(admin_key: str | None) -> dict[str, str]:
-    """gRPC metadata that a server started with `admin_key` wants on administration calls."""
+    """The gRPC metadata that a server started with `admin_key` requires on administration calls."""
     return {f"triton-grpc-protocol-{ADMIN_HEADER}": admin_key} if admin_key else {}
 
 
@@ -204,9 +204,9 @@ def has_gpu() -> bool:
 def environment(server: TritonServer, *, threads: int, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a worker: its libraries, this Python's packages, and its share of the cores.
 
-    The Python backend embeds an interpreter, which finds the virtual environment by `python3` on PATH; PYTHONPATH
-    names the packages too, for stubs of another build. `threads` goes to the OpenMP family and to ARLO_THREADS,
-    which model code reads (ONNX Runtime has no variable of its own).
+    The Python backend embeds an interpreter, which finds the virtual environment by `python3` on PATH. PYTHONPATH
+    also names the packages, for stubs of another build. `threads` goes to the OpenMP family and to ARLO_THREADS,
+    which model code reads (ONNX Runtime has no such variable).
     """
     env = dict(os.environ if base is None else base)
     libdir = sysconfig.get_config_var("LIBDIR")

@@ -1,4 +1,4 @@
-"""The Python backend's stub processes: found, and noticed when one has died without Triton knowing."""
+"""The Python backend's stub processes: finding them, and detecting a dead one that Triton has not noticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class StubWatch:
     """Watches the stubs of one server.
 
     Triton keeps a runtime "ready" whose Python stub has died, fails each of its requests after a second, and can't
-    unload it. A stub that is a zombie at two checks in a row is one that Triton does not know to be dead.
+    unload it. A stub that is a zombie at two checks in a row has died without Triton's notice.
     """
 
     def __init__(self, pid: int) -> None:
@@ -22,11 +22,11 @@ class StubWatch:
         self._ended: set[int] = set()
 
     def scan_soon(self) -> None:
-        """A runtime was loaded: the next check looks for new stubs."""
+        """Make the next check look for new stubs, after a runtime was loaded."""
         self._checks = 0
 
     def check(self) -> int | None:
-        """The pid of a stub that has died unnoticed. Call it regularly; cheap where there are no stubs."""
+        """The pid of a stub that has died unnoticed. Call it regularly; it is cheap without stubs."""
         if self._checks % SCAN_EVERY == 0:
             self._children = children(self._pid)
         self._checks += 1
@@ -46,7 +46,7 @@ def children(pid: int) -> set[int]:
 
 
 def state(pid: int) -> str:
-    """The kernel's letter for what a process does, "Z" for a zombie; "X" when it is gone."""
+    """The kernel's letter for a process's state, "Z" for a zombie; "X" when it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
