@@ -16,7 +16,7 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 
-// Defaults live on the Python side only, so a field that is not written here is a mistake, not a default.
+// Defaults live only in Python, so a missing field is a mistake, not a default.
 void require_all_fields(const nlohmann::json& json, const Descriptor& descriptor, const std::string& where) {
   for (int i = 0; i < descriptor.field_count(); ++i) {
     const FieldDescriptor& field = *descriptor.field(i);

@@ -16,11 +16,11 @@ namespace {
 std::atomic<LogLevel> threshold{LogLevel::kInfo};
 constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
 
-// What libraries log can be called forth by strangers, a line for each bad header: so many in a second are written, and
-// one line says how many more there were.
+// Strangers can provoke library logs, one line per bad header. So only some are written per second, and one line counts
+// the rest.
 class Ration {
  public:
-  // Whether one more may be written now; `left_out` is set to those before it that were not.
+  // Whether one more line may be written now; `left_out` is set to the number suppressed before it.
   bool take(TimeNs now, std::int64_t* left_out) {
     constexpr TimeNs kPeriod = 1'000'000'000;
     constexpr int kLines = 20;
@@ -88,7 +88,7 @@ void log(LogLevel level, std::string_view event, std::initializer_list<std::pair
   for (const auto& [key, value] : fields) {
     std::visit([&line, name = std::string(key)](const auto& v) { line[name] = v; }, value);
   }
-  // Texts of workers may hold any bytes: replace what is not UTF-8. One write a line keeps lines whole.
+  // Workers' texts may hold any bytes: replace invalid UTF-8. One write per line keeps lines whole.
   std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }

@@ -1,4 +1,4 @@
-// Structured logs: one JSON object a line on standard error. {"ts":...,"level":"info","event":"instance_joined",...}
+// Structured logs: one JSON object per line on standard error. {"ts":...,"level":"info","event":"instance_joined",...}
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,18 @@ enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 // Throws std::invalid_argument for an unknown name.
 LogLevel parse_log_level(std::string_view name);
 void set_log_level(LogLevel level);
-bool logs(LogLevel level);  // lines of this level are written
+bool logs(LogLevel level);  // whether lines of this level are written
 
 using LogValue = std::variant<std::string_view, std::int64_t, double, bool>;
-// Thread-safe. `event` is a stable name in snake_case; the fields say the rest.
+// Thread-safe. `event` is a stable name in snake_case; the fields hold the details.
 void log(LogLevel level, std::string_view event,
          std::initializer_list<std::pair<std::string_view, LogValue>> fields = {});
 
-// The same for what others can provoke: at most some lines a second, and how many were left out.
+// Like log(), for events that others can provoke: writes a few lines a second, and the number suppressed.
 void log_some(LogLevel level, std::string_view event,
               std::initializer_list<std::pair<std::string_view, LogValue>> fields);
 
-// What gRPC and protobuf have to say goes through log() from now on, as events "grpc" and "protobuf".
+// Sends the logs of gRPC and protobuf through log() from now on, as events "grpc" and "protobuf".
 void capture_library_logs();
 
 }  // namespace arlo::gateway

@@ -1,4 +1,4 @@
-// Where the gateway's objects lie: threads of the data path keep small pieces of memory to use them again
+// Replaces operator new and delete: threads of the data path keep small pieces of memory for reuse
 // (base/small_memory.h).
 #include <malloc.h>
 
@@ -22,7 +22,7 @@ void operator delete(void* memory, std::size_t bytes) noexcept {
   if (memory != nullptr) arlo::SmallMemory::give(memory, bytes);
 }
 
-// Of nghttp2's, and of libraries that do not say how large it is: as large as may be told without looking further.
+// For nghttp2 and libraries that do not pass the size: it is taken from the allocator.
 void operator delete(void* memory) noexcept {
   if (memory == nullptr) return;
   const std::size_t usable = malloc_usable_size(memory);

@@ -31,15 +31,14 @@
 namespace arlo::gateway {
 namespace {
 
-// One thread carries some tens of thousands of small requests a second; further ones cost wake-ups among each other.
+// One thread carries some tens of thousands of small requests a second; more threads cost wake-ups among each other.
 std::size_t thread_count(std::uint32_t configured) {
   constexpr unsigned kCoresPerThread = 8;
   if (configured != 0) return configured;
   return std::max(1U, std::thread::hardware_concurrency() / kCoresPerThread);
 }
 
-// Each connection takes a descriptor. The soft limit of 1,024 is there for programs that use select(), which nothing
-// here does.
+// Each connection takes a descriptor. The soft limit of 1,024 exists for programs that use select(), which we do not.
 void raise_descriptor_limit(const v1::GatewayConfig& config) {
   constexpr rlim_t kFew = 8192;
   rlimit limit{};
@@ -72,7 +71,7 @@ void write_ready_file(const std::string& path, const std::string& grpc_address, 
     throw std::invalid_argument("cannot write ready_file '" + path + "'");
 }
 
-// libc keeps what a flood of requests needed. What was free for a whole look goes back to the system.
+// libc keeps the memory of a flood of requests. Memory that stays free from one look to the next returns to the system.
 class SpareMemory {
  public:
   void look() {
@@ -87,10 +86,10 @@ class SpareMemory {
   }
 
  private:
-  std::size_t last_ = 0;  // free at the look before
+  std::size_t last_ = 0;  // free at the previous look
 };
 
-// SIGTERM or SIGINT, when it comes.
+// Waits for SIGTERM or SIGINT.
 int wait_for(const sigset_t& signals) {
   constexpr timespec kLook{.tv_sec = 5, .tv_nsec = 0};
   SpareMemory spare;
@@ -104,7 +103,7 @@ int wait_for(const sigset_t& signals) {
 }  // namespace
 
 int serve(const v1::GatewayConfig& config) {
-  // Before any thread exists, so that all inherit the mask and only sigwait() sees the signals.
+  // Blocked before any thread exists, so that all inherit the mask and only sigwait() sees the signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -132,7 +131,7 @@ int serve(const v1::GatewayConfig& config) {
   ApiPort api(data_service, api_limits(config, lanes.size()), "api_address", config.api_address(), lanes);
   models.start(*lanes.front());
   for (const auto& lane : lanes) lane->start();
-  // In this order the parts end when one of the later ones cannot start, too.
+  // The parts end in this order, including when a later one cannot start.
   const auto stop = [&](std::chrono::milliseconds patience) {
     models.close();
     api.drain();
@@ -163,7 +162,7 @@ int serve(const v1::GatewayConfig& config) {
       log(LogLevel::kWarning, "gateway_forced", {{"signal", std::int64_t{second}}});
       std::_Exit(130);
     }).detach();
-    // Whoever asks /readyz or grpc.health.v1 now sends elsewhere; what still comes until then is served.
+    // Probes of /readyz or grpc.health.v1 now route traffic elsewhere; requests that still come are served.
     models.close();
     std::this_thread::sleep_for(std::chrono::milliseconds(config.drain_delay_ms()));
     stop(std::chrono::milliseconds(config.drain_timeout_ms()));

@@ -29,7 +29,7 @@ std::optional<HostPort> parse_address(std::string_view address) {
     if (host.size() < 3 || host.back() != ']') return {};
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string_view::npos) {
-    return {};  // of an IPv6 address without brackets it is open where the port begins
+    return {};  // an IPv6 address without brackets does not show where the port begins
   }
   out.host = std::string(host);
   return out;

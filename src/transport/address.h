@@ -1,4 +1,4 @@
-// Addresses as the configuration writes them: host:port, [IPv6]:port, unix:PATH.
+// Addresses in the form of the configuration: host:port, [IPv6]:port, unix:PATH.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,13 +15,13 @@ struct HostPort {
   int port = 0;
 };
 
-// None for what is not host:port.
+// Returns nothing unless it is host:port.
 std::optional<HostPort> parse_address(std::string_view address);
 
 // The path of unix:PATH; empty for any other.
 std::string unix_path(std::string_view address);
 
-// Only programs on this machine reach it.
+// Whether only programs on this machine can reach it.
 bool is_local(std::string_view address);
 
 struct SocketAddress {
@@ -30,12 +30,12 @@ struct SocketAddress {
 
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   [[nodiscard]] int family() const { return storage.ss_family; }
-  [[nodiscard]] std::string text() const;  // as above
+  [[nodiscard]] std::string text() const;  // in that form
 };
 
 enum class Lookup : std::uint8_t { kNames, kNumbersOnly };
 
-// What an address stands for, best first; names may take seconds to be looked up. Empty, and *why: there is nothing.
+// Resolves an address, best first; looking up names may take seconds. Empty, with the reason in *why, on failure.
 std::vector<SocketAddress> resolve(std::string_view address, Lookup lookup, std::string* why);
 
 }  // namespace arlo::transport

@@ -1,4 +1,4 @@
-// A thread for work that would keep a loop's thread from its connections for too long. It starts with the first work.
+// A thread for work that would block a loop's thread for too long. It starts with the first work.
 #pragma once
 
 #include <condition_variable>
@@ -14,14 +14,14 @@ namespace arlo::transport {
 
 class Aside {
  public:
-  // `nicer`: than the loop's thread, so that connections come first where they share a core.
+  // `nicer`: added to the loop thread's nice value, so that connections come first on a shared core.
   Aside(Loop& loop, int nicer) : loop_(loop), nicer_(nicer) {}
-  ~Aside();  // what has not begun is not done
+  ~Aside();  // drops work that has not begun
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
 
-  // On the loop's thread. `work` runs on the other one, one after the other, `then` on the loop's when it is done. The
-  // works of one client take turns with those of others.
+  // On the loop's thread. Each `work` runs on the other thread, one at a time; then `then` runs on the loop's thread.
+  // The works of one client take turns with those of others.
   void run(const void* client, std::function<void()> work, std::function<void()> then);
 
  private:
@@ -35,7 +35,7 @@ class Aside {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::pair<const void*, std::deque<Job>>>
-      lines_;  // under the mutex: of each client, whose turn it is first
+      lines_;  // under the mutex: one per client, in the order of their turns
   bool ending_ = false;
   std::thread thread_;
 };

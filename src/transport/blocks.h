@@ -1,7 +1,7 @@
-// Memory for what is large and may never become whole: a message that a client sends slowly, or does not end.
+// Memory for large data that may never be complete, such as a message that a client sends slowly or does not end.
 //
-// It comes in blocks that are mapped each by itself: it grows without being copied, and goes back to the system a
-// little at a time. A GB that goes back at once keeps a thread for 80 ms, whichever thread frees it.
+// It consists of separately mapped blocks, so it grows without copying and returns to the system bit by bit. Returning
+// a GB at once blocks a thread for 80 ms, whichever thread frees it.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class Blocks {
 
   void append(std::string_view bytes);  // throws std::bad_alloc
   void clear();
-  std::string take();  // all of it; nothing is left. Of 50 MB this takes 40 ms: not for a thread that serves others
+  std::string take();  // all bytes; empties it. 50 MB take 40 ms: not for a thread that serves others
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::size_t held() const { return blocks_.size() * kBytes; }
 
@@ -40,7 +40,7 @@ class Blocks {
   std::size_t size_ = 0;
 };
 
-// The blocks of the calling thread that are free. Where a thread has none of these, they go back at once.
+// The free blocks of the calling thread. Threads without this object return blocks at once.
 class FreeBlocks {
  public:
   FreeBlocks();
@@ -48,7 +48,7 @@ class FreeBlocks {
   FreeBlocks(const FreeBlocks&) = delete;
   FreeBlocks& operator=(const FreeBlocks&) = delete;
 
-  // A few go back to the system; a few are kept. False: no more are to go.
+  // Returns a few blocks to the system and keeps a few. False: no more to return.
   bool give_back();
 
  private:

@@ -24,7 +24,7 @@ constexpr std::size_t kReadOfAnswers = 64 << 10;
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
-// A machine that is gone says nothing, not even that it is gone.
+// A machine that is gone sends nothing, not even a notice that it is gone.
 void notice_silence(int fd, TimeNs silence) {
   const int one = 1;
   const int seconds = static_cast<int>(silence / 4'000'000'000) + 1;
@@ -43,7 +43,7 @@ Channel::Channel(Loop& loop, ChannelOptions options) : loop_(loop), options_(std
 
 Channel::~Channel() {
   *alive_ = false;
-  session_.reset();  // at once: nobody may be there for its answers later
+  session_.reset();  // immediately: the callers may not exist later
   lose("the channel is closed");
   loop_.clear(*this);
 }
@@ -68,7 +68,7 @@ void Channel::give_up(CallId call) {
   if (call.connection == connections_ && state_ == State::kReady) session_->give_up(call.stream);
 }
 
-// Names are looked up on a thread of their own: that may take many seconds.
+// Names are looked up on a separate thread, because that may take many seconds.
 void Channel::connect() {
   std::string why;
   auto numbers = resolve(options_.address, Lookup::kNumbersOnly, &why);
@@ -140,7 +140,7 @@ void Channel::connected_now() {
   watch();
 }
 
-// With what waits for it. A connection that was never made, or that gave no answer, is not tried again at once.
+// Fails the waiting calls as well. A connection that was never made, or gave no answer, is not retried at once.
 void Channel::lose(const std::string& why) {
   const bool was_ready = state_ == State::kReady;
   state_ = State::kIdle;
@@ -158,7 +158,7 @@ void Channel::lose(const std::string& why) {
   pause_ = was_ready ? 0 : std::clamp(2 * pause_, options_.first_pause, options_.longest_pause);
   not_before_ = now_ns() + pause_;
   auto waiting = std::exchange(waiting_, {});
-  // Its calls are lost when it goes: at the end of the turn, since it may be what we were called by.
+  // Its calls are lost when it goes, at the end of the turn, since it may be our caller.
   if (session_ != nullptr) {
     session_->lost(why_);
     loop_.at_end([session = std::shared_ptr<ClientSession>(std::move(session_))]() mutable { session.reset(); });

@@ -45,14 +45,14 @@ class ClientSession::Impl {
           reader(most_bytes) {}
 
     Piece piece;
-    std::size_t sent = 0;  // of it
+    std::size_t sent = 0;  // in it
     Done done;
     MessageReader reader;
     Answer answer;
     std::optional<std::uint32_t> status;
     std::string http_status;
     int messages = 0;
-    std::string fault;  // of what came
+    std::string fault;  // in the received data
     std::uint32_t fault_status = kInternal;
     std::list<Call>::iterator place;  // in calls_
   };
@@ -78,7 +78,7 @@ class ClientSession::Impl {
   const ClientLimits limits_;
   std::function<void()> wants_to_send_;
   nghttp2_session* session_ = nullptr;
-  std::list<Call> calls_;  // that are open
+  std::list<Call> calls_;  // open calls
   bool told_ = false;
   bool gone_ = false;
 };
@@ -91,7 +91,7 @@ ClientSession::Impl::Impl(std::string authority, const ClientLimits& limits, std
   nghttp2_session_callbacks_set_on_header_callback(callbacks, &Impl::on_header);
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, &Impl::on_data);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &Impl::on_close);
-  // Which headers HTTP allows is not checked: of an answer's three are looked at, and none is passed on.
+  // Headers are not validated as HTTP: we look at three of an answer's, and pass none on.
   nghttp2_option_set_no_http_messaging(options, 1);
   const int made = nghttp2_session_client_new3(&session_, callbacks, this, options, session_memory());
   nghttp2_session_callbacks_del(callbacks);

@@ -1,4 +1,4 @@
-// gRPC over HTTP/2, without HTTP/2: messages within the bytes of a stream, statuses and time-outs as header text.
+// gRPC over HTTP/2, without HTTP/2: messages in a stream's bytes, statuses and timeouts as header text.
 #pragma once
 
 #include <algorithm>
@@ -16,21 +16,21 @@ namespace arlo::transport {
 
 inline constexpr std::size_t kPrefixBytes = 5;
 
-// Statuses of gRPC.
+// gRPC status codes.
 inline constexpr std::uint32_t kDeadlineExceeded = 4;
 inline constexpr std::uint32_t kResourceExhausted = 8;
 inline constexpr std::uint32_t kUnimplemented = 12;
 inline constexpr std::uint32_t kInternal = 13;
 inline constexpr std::uint32_t kUnavailable = 14;
 
-// A message as it came: a large one in blocks.
+// A message as received: large ones in blocks.
 class Message {
  public:
   explicit Message(std::string bytes) : bytes_(std::move(bytes)) {}
   explicit Message(Blocks blocks) : blocks_(std::move(blocks)) {}
 
   [[nodiscard]] std::size_t size() const { return bytes_.size() + blocks_.size(); }
-  // In one piece, which takes a while for a large one (see Blocks::take).
+  // The message in one piece, which takes a while for a large one (see Blocks::take).
   std::string& whole() {
     if (blocks_.size() != 0) bytes_ = blocks_.take();
     return bytes_;
@@ -41,16 +41,16 @@ class Message {
   Blocks blocks_;
 };
 
-// Messages come one after the other, each with five bytes before it: whether it is compressed, and its length. Nothing
-// is allocated before as much of a message is there, so a length alone takes no memory.
+// Reads consecutive messages, each with a five-byte prefix: whether it is compressed, and its length. Memory grows with
+// the bytes received, so a length alone allocates nothing.
 class MessageReader {
  public:
   enum class Result : std::uint8_t { kOk, kTooLarge, kMalformed };
 
   explicit MessageReader(std::uint32_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Calls take(Message message, bool compressed) for each message that is whole now. After another result than kOk
-  // the stream is of no further use.
+  // Calls take(Message message, bool compressed) for each message that is complete. After any result but kOk the stream
+  // must not be used.
   template <class Take>
   Result feed(std::string_view bytes, Take&& take) {
     while (!bytes.empty()) {
@@ -76,20 +76,20 @@ class MessageReader {
     return Result::kOk;
   }
 
-  // Lets go of what it holds; of no further use then.
+  // Releases its memory; it must not be used afterwards.
   void drop() {
     std::string().swap(message_);
     blocks_.clear();
   }
-  // Of the message that is being read, or was too large.
+  // Length of the message being read, or of one that was too large.
   [[nodiscard]] std::size_t length() const { return length_; }
-  // Part of a message is there, and its rest is not.
+  // Whether a message is incomplete.
   [[nodiscard]] bool within() const { return have_ > 0; }
-  // That it holds.
+  // The bytes held.
   [[nodiscard]] std::size_t held() const { return message_.capacity() + blocks_.held(); }
 
  private:
-  static constexpr std::size_t kSmall = 64 << 10;  // such a message has its memory at once
+  static constexpr std::size_t kSmall = 64 << 10;  // up to this size memory is allocated at once
 
   Result begin();
   [[nodiscard]] bool large() const { return length_ > kSmall; }
@@ -97,35 +97,35 @@ class MessageReader {
 
   std::uint32_t most_bytes_;
   std::array<char, kPrefixBytes> prefix_{};
-  std::size_t have_ = 0;  // of the prefix
+  std::size_t have_ = 0;  // in the prefix
   std::size_t length_ = 0;
   bool compressed_ = false;
   std::string message_;
-  Blocks blocks_;  // a large one
+  Blocks blocks_;  // for a large message
 };
 
-// The five bytes before a message that is not compressed.
+// The five-byte prefix of an uncompressed message.
 using Prefix = std::array<char, kPrefixBytes>;
 Prefix prefix_of(std::size_t length);
 
 inline std::string_view text_of(const Prefix& prefix) { return {prefix.data(), prefix.size()}; }
 
-// A message to be sent.
+// A message to send.
 struct Piece {
   Prefix prefix;
   std::string bytes;
 };
-// Copies what lies at `at` of it, up to `most` bytes. How many.
+// Copies up to `most` bytes from offset `at`, and returns how many.
 std::size_t read_piece(const Piece& piece, std::size_t at, std::uint8_t* out, std::size_t most);
 
-// Of `grpc-message`: what is not printable ASCII, and '%', as %XX of UTF-8 bytes.
+// Encodes `grpc-message`: bytes other than printable ASCII, and '%', become %XX of UTF-8 bytes.
 std::string percent_encoded(std::string_view text);
-// Bytes after a '%' that are no two digits stay as they are.
+// Decodes it; '%' without two hexadecimal digits stays unchanged.
 std::string percent_decoded(std::string_view text);
 
-// Some thirty years: an instant that is so far from now is one still.
+// About thirty years, so that now plus this does not overflow.
 inline constexpr TimeNs kLongestTimeout = 1'000'000'000'000'000'000;
-// Of `grpc-timeout`: up to eight digits and a unit (H, M, S, m, u, n), no longer than that; nothing for other text.
+// Parses `grpc-timeout`: up to eight digits and a unit (H, M, S, m, u, n), capped at that; nothing for other text.
 std::optional<TimeNs> parse_timeout(std::string_view text);
 
 }  // namespace arlo::transport

@@ -1,4 +1,4 @@
-// nghttp2's C interface, a little closer to C++.
+// Thin C++ wrappers of nghttp2's C interface.
 #pragma once
 
 #include <malloc.h>
@@ -15,13 +15,13 @@
 namespace arlo::transport {
 
 inline nghttp2_nv field(std::string_view name, std::string_view value) {
-  // nghttp2 copies both; its C interface takes them as not const.
+  // nghttp2 copies both, although its C interface takes non-const pointers.
   return {reinterpret_cast<std::uint8_t*>(const_cast<char*>(name.data())),
           reinterpret_cast<std::uint8_t*>(const_cast<char*>(value.data())), name.size(), value.size(),
           NGHTTP2_NV_FLAG_NONE};
 }
 
-// Of texts that outlive the session: nothing is copied.
+// A header whose texts outlive the session: nothing is copied.
 inline nghttp2_nv constant(std::string_view name, std::string_view value) {
   nghttp2_nv out = field(name, value);
   out.flags = NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE;
@@ -32,7 +32,7 @@ inline std::string_view text(const std::uint8_t* bytes, std::size_t size) {
   return {reinterpret_cast<const char*>(bytes), size};
 }
 
-// Appends what a session has to send, up to about `most` bytes; false when it broke.
+// Appends a session's output, up to about `most` bytes; false on failure.
 inline bool append_output(nghttp2_session* session, std::string* out, std::size_t most) {
   const std::size_t before = out->size();
   while (out->size() - before < most) {
@@ -45,7 +45,7 @@ inline bool append_output(nghttp2_session* session, std::string* out, std::size_
   return true;
 }
 
-// A session's memory comes from where all else does: the gateway keeps small pieces of it (base/small_memory.h).
+// Allocates a session's memory like all other: the gateway keeps small pieces of it (base/small_memory.h).
 inline nghttp2_mem* session_memory() {
   static nghttp2_mem memory{
       .mem_user_data = nullptr,

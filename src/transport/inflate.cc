@@ -10,13 +10,13 @@
 namespace arlo::transport {
 namespace {
 
-constexpr int kWindow = 15;  // bits, the most there are
+constexpr int kWindow = 15;  // bits, the maximum
 constexpr int kGzip = 16;    // added to them
 constexpr std::size_t kPiece = 16 << 10;
 
 class Inflater {
  public:
-  // `members`: there may be several, one behind the other (RFC 1952, 2.2).
+  // `members`: several may follow each other (RFC 1952, 2.2).
   Inflater(int window_bits, bool members) : members_(members), good_(inflateInit2(&stream_, window_bits) == Z_OK) {}
   ~Inflater() {
     if (good_) inflateEnd(&stream_);
@@ -31,8 +31,8 @@ class Inflater {
     out->clear();
     std::size_t used = 0;
     for (;;) {
-      // One byte more than allowed tells whether there is more. Room is made when there is none left: members that hold
-      // nothing cost nothing.
+      // One byte over the limit shows that there is more. Room grows only when it is used up, so empty members cost
+      // nothing.
       if (used == out->size()) out->resize(used + std::min(std::max(kPiece, used), most_bytes + 1 - used));
       stream_.next_out = reinterpret_cast<Bytef*>(out->data() + used);
       stream_.avail_out = static_cast<uInt>(out->size() - used);
@@ -64,7 +64,7 @@ Opened open(std::string_view encoding, std::string_view message, std::size_t mos
   const bool gzip = equal_ignoring_case(encoding, "gzip") || equal_ignoring_case(encoding, "x-gzip");
   if (!gzip && !equal_ignoring_case(encoding, "deflate")) return Opened::kUnknownEncoding;
   const Opened result = Inflater(gzip ? kWindow + kGzip : kWindow, gzip).run(message, most_bytes, out);
-  // Giving back what a bomb took is work, too: for whoever opened it.
+  // Freeing a bomb's memory takes time as well, so the thread that opened it does that.
   if (result != Opened::kOk) std::string().swap(*out);
   return result;
 }

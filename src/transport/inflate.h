@@ -1,4 +1,4 @@
-// Compressed messages of gRPC and bodies of HTTP: opened, and packed.
+// Compression of gRPC messages and HTTP bodies.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,11 @@ inline constexpr std::string_view kEncodings = "identity,deflate,gzip";
 
 enum class Opened : std::uint8_t { kOk, kUnknownEncoding, kMalformed, kTooLarge };
 
-// `encoding`: gzip or deflate (zlib's format), in any case. No more than `most_bytes` is ever written, so a
-// message that swells costs its sender that much and no more. `*out` is empty where
-// another than kOk is returned.
+// Decompresses. `encoding`: gzip or deflate (zlib's format), in any case. Never writes more than `most_bytes`, so an
+// expanding message costs its sender no more than that. `*out` is empty unless kOk is returned.
 Opened open(std::string_view encoding, std::string_view message, std::size_t most_bytes, std::string* out);
 
-// As gzip, quickly. Empty: it cannot be.
+// Compresses with gzip, quickly. Empty on failure.
 std::string packed(std::string_view bytes);
 
 }  // namespace arlo::transport

@@ -18,13 +18,13 @@
 namespace arlo::transport {
 namespace {
 
-// Those who come at once wait in the kernel, while others are served: at most 2,000 a second are taken, which leaves
-// the machine's cores some time for what is there already.
+// A burst of connections waits in the kernel while others are served: at most 2,000 a second are accepted, which leaves
+// the machine's cores some time for existing connections.
 constexpr int kAtATime = 4;
 constexpr TimeNs kBreath = 2'000'000;
 constexpr TimeNs kPause = 100'000'000;
 
-// A socket file whose server has gone stays, and keeps the next one from its place.
+// A socket file left by a server that has gone blocks the address of the next one.
 void clear_stale(const SocketAddress& address, const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
@@ -32,13 +32,13 @@ void clear_stale(const SocketAddress& address, const std::string& path) {
   close(fd);
 }
 
-// 0, or an errno.
+// Returns 0 or an errno.
 int bind_and_listen(int fd, const SocketAddress& address, const std::string& path) {
-  // Without SO_REUSEPORT: two programs that share the port would each get some of the connections.
+  // SO_REUSEPORT is not set: two programs that share the port would each get some of the connections.
   const int yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (!path.empty()) clear_stale(address, path);
-  // While a socket file is made no other user may get at it.
+  // No other user may access the socket file while it is made.
   const mode_t before = path.empty() ? 0 : umask(S_IRWXG | S_IRWXO | S_IXUSR);
   int error = bind(fd, address.get(), address.size) == 0 ? 0 : errno;
   if (!path.empty()) umask(before);
@@ -95,7 +95,7 @@ void Listener::ready(std::uint32_t) {
       take_(fd);
       continue;
     }
-    // Without descriptors the connection goes on waiting, and would wake the loop again and again.
+    // Without descriptors the connection stays pending, and would wake the loop again and again.
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
     pause(kPause);
     return run_out_();

@@ -1,4 +1,4 @@
-// Listening sockets, and the taking of connections from them.
+// Listening sockets, and accepting connections from them.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +10,22 @@
 namespace arlo::transport {
 
 struct Listening {
-  int fd = -1;          // does not block; of whoever asked for it
+  int fd = -1;          // non-blocking; the caller owns it
   std::string address;  // with the real port
 };
 
-// host:port, [IPv6]:port (port 0: a free one) or unix:PATH, a socket for this user only in place of one that nobody
-// serves any more. Throws std::runtime_error that says why not.
+// Listens on host:port, [IPv6]:port (port 0: a free one) or unix:PATH, a socket for this user only, which replaces a
+// stale one. Throws std::runtime_error with the reason.
 Listening listen_on(const std::string& address);
 
-// Descriptors that connections of all ports together may have now: the limit of open files but for a quarter, at most
-// 1,024, which is for workers, files and ports of other kinds.
+// Descriptors available now to connections of all ports together: the limit of open files except a quarter, at most
+// 1,024, which is reserved for workers, files and other ports.
 std::size_t descriptors_for_connections();
 
-// Takes connections on the thread of a loop, so many at a time. When descriptors run out it says so, and tries again a
-// little later.
+// Accepts connections on a loop's thread, a few at a time. Reports when descriptors run out, and retries shortly after.
 class Listener final : public Loop::Watch, public Loop::Timer {
  public:
-  // `take`: gets the descriptor of each connection, which does not block, and is its owner.
+  // `take`: receives and owns the non-blocking descriptor of each connection.
   Listener(Loop& loop, int fd, std::function<void(int fd)> take, std::function<void()> run_out = [] {});
   ~Listener();
   Listener(const Listener&) = delete;

@@ -17,7 +17,7 @@ namespace arlo::transport {
 namespace {
 
 constexpr int kEvents = 256;
-constexpr TimeNs kYielded = 500'000;  // of a turn, for those that yield
+constexpr TimeNs kYielded = 500'000;  // part of a turn for watches that yield
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -62,7 +62,7 @@ void Loop::post(std::function<void()> work) {
     posted_.push_back(std::move(work));
   }
   const std::uint64_t one = 1;
-  // It fails only where the counter is full, and then the loop is awake.
+  // It fails only if the counter is full, and then the loop is awake.
   if (first && write(wake_, &one, sizeof one) < 0) return;
 }
 
@@ -135,7 +135,7 @@ void Loop::turn(int timeout_ms) {
     watch->ready(event.events);
   }
   if (some_yield) {
-    // What is left is told again by the next wait, behind what has come since.
+    // The next wait reports the remaining events again, after newer ones.
     const TimeNs end = now_ns() + kYielded;
     for (int i = 0; i < count_; ++i) {
       auto& event = events[static_cast<std::size_t>(i)];
@@ -159,7 +159,7 @@ void Loop::turn(int timeout_ms) {
     work.swap(ending_);
     for (const auto& each : work) each();
     asking_.swap(asked_);
-    for (Watch* const& watch : asking_) {  // what one ends is taken out
+    for (Watch* const& watch : asking_) {  // watches that end are removed
       if (watch != nullptr) watch->turn_ends();
     }
     asking_.clear();

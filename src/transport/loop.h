@@ -1,7 +1,7 @@
-// One thread's events: sockets that are ready, instants that have come, work that other threads hand over.
+// One thread's events: ready sockets, due timers, and work that other threads hand over.
 //
-// All but stop() and post() belongs to the thread that runs the loop. What one handler ends may be what another event
-// of the same turn is for: forget() takes that back, so a watch may go as soon as it is forgotten.
+// All but stop() and post() belongs to the thread that runs the loop. A handler may end the target of another event in
+// the same turn: forget() revokes that event, so a watch may be deleted once it is forgotten.
 #pragma once
 
 #include <atomic>
@@ -24,10 +24,10 @@ class Loop {
  public:
   class Watch {
    public:
-    virtual void ready(std::uint32_t events) = 0;  // of epoll
+    virtual void ready(std::uint32_t events) = 0;  // epoll events
     virtual void turn_ends() {}                    // see ask()
 
-    // Its events come after those of others, and when the turn has been long they wait for the next: of what may cost
+    // Events of this watch come after those of others, and in a long turn wait for the next one: for work that may cost
     // more than it is worth.
     bool yields = false;
 
@@ -44,11 +44,11 @@ class Loop {
     ~Timer() = default;
   };
 
-  // Work for a loop that may be gone by then; on any thread.
+  // Posts work to a loop that may be gone by then; on any thread.
   class Handle {
    public:
     explicit Handle(Loop& loop) : loop_(&loop) {}
-    void post(std::function<void()> work);  // not done where the loop is gone
+    void post(std::function<void()> work);  // dropped if the loop is gone
 
    private:
     friend class Loop;
@@ -64,14 +64,14 @@ class Loop {
 
   void run();                               // until stop(), and again after it
   void stop();                              // any thread
-  void post(std::function<void()> work);    // any thread; in order. After stop() it may not be done
-  void at_end(std::function<void()> work);  // when the events of this turn have been handled
-  // Any thread. Also true before the loop runs for the first time: its maker sets things up.
+  void post(std::function<void()> work);    // any thread; in order. May be dropped after stop()
+  void at_end(std::function<void()> work);  // after the events of this turn are handled
+  // Any thread. Also true before the loop first runs, while its maker sets things up.
   [[nodiscard]] bool here() const {
     const auto thread = thread_.load(std::memory_order_relaxed);
     return thread == std::thread::id() || thread == std::this_thread::get_id();
   }
-  // Any thread: at once where that is the loop's own.
+  // Any thread: runs at once on the loop's thread.
   template <class Work>
   void run_here(Work&& work) {
     if (here()) {
@@ -87,7 +87,7 @@ class Loop {
   void change(int fd, std::uint32_t events, Watch& watch);
   void ask(Watch& watch) { asked_.push_back(&watch); }  // calls turn_ends() once, when this turn's events are handled
   void forget(int fd, Watch& watch);
-  void set(Timer& timer, TimeNs at);  // in place of the instant before
+  void set(Timer& timer, TimeNs at);  // replaces the previous instant
   void clear(Timer& timer);
 
  private:
@@ -114,7 +114,7 @@ class Loop {
   std::vector<std::function<void()>> posted_;  // under the mutex
   std::vector<std::function<void()>> ending_;
   std::vector<Watch*> asked_;
-  std::vector<Watch*> asking_;  // of these, those that are being called
+  std::vector<Watch*> asking_;  // those being called
   std::set<std::pair<TimeNs, Timer*>> timers_;
   epoll_event* events_ = nullptr;  // of this turn
   int count_ = 0;

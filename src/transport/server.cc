@@ -18,19 +18,19 @@
 namespace arlo::transport {
 namespace {
 
-constexpr std::size_t kRead = 16 << 10;  // bytes at a time: no less than a record of TLS, of which no rest may stay
+constexpr std::size_t kRead = 16 << 10;  // bytes at a time: at least one TLS record, of which no rest may stay
 constexpr int kWritesInTurn = 4;
 constexpr std::size_t kCheap = 4 << 10;  // bytes that cannot cost much
-constexpr TimeNs kCostly = 300'000;      // what bytes of one turn cost: their connection yields to others
-constexpr TimeNs kTick = 1'000'000'000;  // how late a time limit may be
-constexpr TimeNs kPressed = 50'000'000;  // between looks whether there is memory again
-constexpr std::uint64_t kSpread = 10;    // connections of one age go within so much of it, in parts of a hundred
+constexpr TimeNs kCostly = 300'000;      // cost of one turn's bytes above which a connection yields to others
+constexpr TimeNs kTick = 1'000'000'000;  // maximum delay of a time limit
+constexpr TimeNs kPressed = 50'000'000;  // between checks whether memory is available again
+constexpr std::uint64_t kSpread = 10;    // connections of one age leave spread over this percentage of it
 
 std::string peer_of(int fd, std::uint64_t number) {
   SocketAddress address;
   address.size = sizeof address.storage;
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return "unknown";
-  // Clients on a Unix socket have no names of their own.
+  // Clients on a Unix socket have no names.
   return address.family() == AF_UNIX ? "unix:" + std::to_string(number) : address.text();
 }
 
@@ -46,7 +46,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
         session_(server.service_, server.options_.limits, server.memory_, peer_, [this] { wants_to_send(); }),
         born_(now_ns()),
         heard_(born_) {
-    yields = true;  // until its first call: strangers come, and go, by the thousand
+    yields = true;  // until its first call: strangers connect and leave by the thousand
     server_.loop_.watch(fd, EPOLLIN, *this);
     schedule(born_);
   }
@@ -87,7 +87,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
     }
   }
 
-  // One timer for all that time brings: it is set anew only when it has come.
+  // One timer for all time limits: it is set again only when it has fired.
   void due() override {
     const TimeNs now = now_ns();
     const auto& options = server_.options_;
@@ -141,7 +141,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
   }
 
   void wants_to_send() {
-    // One write for all that the events of this turn bring.
+    // One write for the output of all events of this turn.
     if (!std::exchange(flushing_, true)) server_.loop_.ask(*this);
   }
 
@@ -151,7 +151,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
     tls_waits_ = false;
     for (int i = 0; i < kReadsInTurn && !broken_ && !ending_; ++i) {
       if (server_.holds_back(session_)) {
-        pressed_ = true;  // what it holds has to become less first
+        pressed_ = true;  // its held bytes must shrink first
         server_.loop_.set(*this, now_ns() + kPressed);
         break;
       }
@@ -161,7 +161,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
         if (began == 0) began = heard_;
         if (!session_.feed({bytes.data(), static_cast<std::size_t>(count)}, heard_)) {
           ending_ = true;
-          wants_to_send();  // or else it would end with its client only, where nothing is left to send
+          wants_to_send();  // otherwise, with nothing left to send, it would end only with its client
         }
         const bool costly = (i > 0 || static_cast<std::size_t>(count) > kCheap) && now_ns() - began > kCostly;
         yields = costly || !session_.called();
@@ -172,7 +172,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
         tls_waits_ = stream_.wants_write();
         break;
       }
-      // A socket gave all it had; TLS gives a record at a time.
+      // The socket is drained; TLS gives one record at a time.
       if (server_.options_.tls == nullptr && count < static_cast<long>(bytes.size())) break;
     }
     if (began != 0) {
@@ -216,15 +216,15 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
   ByteStream stream_;
   ServerSession session_;
   std::string out_;
-  std::size_t sent_ = 0;  // of out_
+  std::size_t sent_ = 0;  // in out_
   const TimeNs born_;
   TimeNs heard_;
   TimeNs pinged_ = 0;  // last
   std::uint32_t watched_ = EPOLLIN;
-  bool tls_waits_ = false;  // to write before it can read
+  bool tls_waits_ = false;  // a read needs a write first
   bool flushing_ = false;   // at the end of this turn
-  bool pressed_ = false;    // nothing is read from it for a moment
-  bool leaving_ = false;    // it has been told to
+  bool pressed_ = false;    // reading is paused for a moment
+  bool leaving_ = false;    // asked to leave
   bool ending_ = false;     // once all is sent
   bool broken_ = false;
 };
@@ -252,8 +252,8 @@ std::size_t Server::most() const {
   return std::max<std::size_t>(1, std::min(options_.connections, descriptors_for_connections() / options_.sharers));
 }
 
-// In place of the one that has been silent the longest, of those that have had no call; else that have none now; else
-// that keep us waiting: their requests are not whole, or they take nothing of their answers.
+// Closes the connection that has been silent the longest: first among those that never had a call, then among those
+// without one now, then among those that keep us waiting with incomplete requests or unread answers.
 bool Server::make_room() {
   constexpr int kLooked = 1024;
   const TimeNs now = now_ns();
@@ -290,8 +290,8 @@ void Server::keep_within_memory() {
   }
 }
 
-// When memory is short nothing more is taken from those that hold more than others do. What they began to send is
-// taken, or it would be held for nothing.
+// When memory is short, nothing more is read from connections that hold more than others. Messages already begun are
+// read to the end, as their bytes would otherwise be held for nothing.
 bool Server::holds_back(const ServerSession& session) const {
   return memory_.used > memory_.limit / 4 * 3 && session.held() > memory_.used / memory_.holders && !session.awaits();
 }

@@ -1,4 +1,4 @@
-// A gRPC server's connections that one thread serves.
+// The connections of a gRPC server on one thread.
 #pragma once
 
 #include <cstddef>
@@ -15,17 +15,17 @@ namespace arlo::transport {
 
 struct ServerOptions {
   Limits limits;
-  TlsContext tls;                        // null: in the clear
+  TlsContext tls;                        // null: plain text
   std::size_t connections = 10'000;      // further ones take the place of idle ones, or are refused
   std::size_t sharers = 1;               // servers that share the limit of open files
-  std::size_t memory = 1U << 30;         // that calls of all connections may hold
-  TimeNs preface_time = 10'000'000'000;  // for TLS, and a connection's first words
-  TimeNs ping_after = 120'000'000'000;   // of silence; twice without an answer ends a connection
-  TimeNs oldest = kNever;                // a connection is told to go then, its calls end as they would
-  TimeNs grace = 30'000'000'000;         // that they have for it
+  std::size_t memory = 1U << 30;         // limit for calls of all connections
+  TimeNs preface_time = 10'000'000'000;  // for TLS, and a connection's first bytes
+  TimeNs ping_after = 120'000'000'000;   // after silence; two unanswered pings end a connection
+  TimeNs oldest = kNever;                // then a connection is asked to leave; its calls end normally
+  TimeNs grace = 30'000'000'000;         // for these calls
 };
 
-// All on the thread of the loop, which outlives it, as does the service.
+// All on the loop's thread; loop and service outlive it.
 class Server final {
  public:
   Server(Loop& loop, Service& service, const ServerOptions& options);
@@ -33,13 +33,13 @@ class Server final {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // A connection that was accepted: a socket that does not block, owned from now on.
+  // Takes ownership of an accepted non-blocking socket.
   void adopt(int fd);
   [[nodiscard]] std::size_t connections() const { return connections_.size(); }
   [[nodiscard]] Memory& memory() { return memory_; }
-  // Descriptors have run out: some of its connections go.
+  // Closes some connections because descriptors have run out.
   void run_out();
-  // No new calls on the connections that there are.
+  // Refuses new calls on existing connections.
   void drain();
   void close_all();
 
@@ -56,7 +56,7 @@ class Server final {
   const ServerOptions options_;
   Memory memory_;
   std::uint64_t adopted_ = 0;
-  std::list<std::unique_ptr<Connection>> connections_;  // that has been silent the longest first
+  std::list<std::unique_ptr<Connection>> connections_;  // the longest silent first
 };
 
 }  // namespace arlo::transport

@@ -11,8 +11,8 @@
 namespace arlo::transport {
 namespace {
 constexpr std::array<std::uint8_t, 8> kDrainPing = {'d', 'r', 'a', 'i', 'n'};
-constexpr TimeNs kSoon = 10'000'000;   // a reset comes so soon after its stream was opened
-constexpr std::uint64_t kAtOnce = 10;  // what one costs in the same breath with its stream, times one that comes later
+constexpr TimeNs kSoon = 10'000'000;   // a reset is this soon after its stream was opened
+constexpr std::uint64_t kAtOnce = 10;  // cost of an immediate reset, relative to a later one
 }  // namespace
 
 ServerSession::Impl::Impl(Service& service, const Limits& limits, Memory& memory, std::string peer,
@@ -33,11 +33,11 @@ ServerSession::Impl::Impl(Service& service, const Limits& limits, Memory& memory
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &Impl::on_close);
   nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, &Impl::on_sent);
   nghttp2_option_set_no_auto_window_update(options, 1);
-  nghttp2_option_set_no_closed_streams(options, 1);  // they would be kept for their places in a tree of priorities
-  // Its own limit, 33 a second in the long run, ends connections of many clients whose hedged calls are cancelled.
+  nghttp2_option_set_no_closed_streams(options, 1);  // they would be kept for their places in the priority tree
+  // nghttp2's limit, 33 a second in the long run, ends connections of many clients whose hedged calls are cancelled.
   constexpr std::uint64_t kNoLimit = 1'000'000'000;
   nghttp2_option_set_stream_reset_rate_limit(options, kNoLimit, kNoLimit);
-  // gRPC libraries send metadata as they are given it, blanks at its ends included.
+  // gRPC libraries send metadata unchanged, including blanks at its ends.
   nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation(options, 1);
   const int made = nghttp2_session_server_new3(&session_, callbacks, this, options, session_memory());
   nghttp2_session_callbacks_del(callbacks);
@@ -55,11 +55,11 @@ ServerSession::Impl::Impl(Service& service, const Limits& limits, Memory& memory
 
 ServerSession::Impl::~Impl() {
   gone_ = true;
-  while (!calls_.empty()) end(calls_.front(), false);  // nghttp2 closes no stream when it goes
+  while (!calls_.empty()) end(calls_.front(), false);  // nghttp2 does not close streams when it is deleted
   nghttp2_session_del(session_);
 }
 
-// Frames of one call come one behind the other, and each of its headers by itself.
+// Frames of one call come in succession, and each of its headers separately.
 ServerSession::Impl::Call* ServerSession::Impl::find(std::int32_t stream) {
   if (found_ != nullptr && found_->stream() == stream) return found_;
   auto* const call = static_cast<Call*>(nghttp2_session_get_stream_user_data(session_, stream));
@@ -97,7 +97,7 @@ bool ServerSession::Impl::output(std::string* out, std::size_t most) {
   return good;
 }
 
-// A client that leaves its answers unread has no more work done for it.
+// No further work is done for a client that leaves its answers unread.
 void ServerSession::Impl::let_on() {
   while (unread_ <= limits_.unread_bytes && !behind_.empty()) {
     Call* call = find(behind_.front());
@@ -106,7 +106,7 @@ void ServerSession::Impl::let_on() {
   }
 }
 
-// Once the client has heard that no calls are taken: what it sent before that is served.
+// Shuts down in two steps: calls sent before the client has heard of it are served.
 void ServerSession::Impl::go_away() {
   if (std::exchange(draining_, true)) return;
   nghttp2_submit_shutdown_notice(session_);
@@ -161,9 +161,9 @@ void ServerSession::Impl::changed() {
   wants_to_send_();
 }
 
-// Streams that are opened only to be reset cost work and bring none. A client that cancels calls which it has waited
-// for is asked to go on with another connection: its open calls end as they would, and calls of others behind the same
-// proxy with them. One that has not gone by twice the limit does not listen, and is thrown out.
+// Streams opened only to be reset cost work without benefit. A client that cancels calls after waiting for them is
+// asked to move to another connection: its open calls end normally, as do those of other clients behind the same proxy.
+// A client still here at twice the limit is disconnected.
 void ServerSession::Impl::count_reset(bool at_once) {
   if (now_ - counted_since_ > limits_.frames.span) {
     counted_since_ = now_;
@@ -173,7 +173,7 @@ void ServerSession::Impl::count_reset(bool at_once) {
   ++resets_;
   cost_ += at_once ? kAtOnce : 1;
   if (cost_ <= kAtOnce * limits_.resets || resets_ <= opened_ / 2) return;
-  const bool none_open = at_once && calls_.size() <= 1;  // but the one that is reset
+  const bool none_open = at_once && calls_.size() <= 1;  // except the one being reset
   if (none_open || cost_ > 2 * kAtOnce * limits_.resets) return throw_out("resets");
   if (std::exchange(calm_, true)) return;
   service_.offended(peer_, "resets");
@@ -243,14 +243,14 @@ int ServerSession::Impl::on_close(nghttp2_session* session, std::int32_t stream,
   return 0;
 }
 
-// An answer before the client has said all: it need not go on.
+// The client need not send the rest after an early answer.
 int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
   if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR && !self(user).calm_) {
     self(user).service_.offended(self(user).peer_,
                                  "HTTP/2: " + std::string(nghttp2_http2_strerror(frame->goaway.error_code)));
   }
   if (frame->hd.type == NGHTTP2_DATA) self(user).meter_.sent_data();
-  // Faults of the client's making, which it can provoke as often as it can reset.
+  // Faults caused by the client, which it can provoke as often as a reset.
   if (frame->hd.type == NGHTTP2_RST_STREAM && frame->rst_stream.error_code != NGHTTP2_NO_ERROR) {
     self(user).count_reset(true);
   }

@@ -1,4 +1,4 @@
-// The inside of a ServerSession: its calls, and what nghttp2 tells it.
+// The inside of a ServerSession: its calls, and nghttp2's callbacks.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@
 
 namespace arlo::transport {
 
-inline constexpr std::size_t kOpenedAtOnce = 256 << 10;  // bytes of a message, opened
-// Of each header, as SETTINGS_MAX_HEADER_LIST_SIZE counts (RFC 9113, 6.5.2).
+inline constexpr std::size_t kOpenedAtOnce = 256 << 10;  // bytes of a message to decompress
+// Overhead of each header, as SETTINGS_MAX_HEADER_LIST_SIZE counts it (RFC 9113, 6.5.2).
 inline constexpr std::size_t kHeaderOverhead = 32;
 inline constexpr std::string_view kGrpc = "application/grpc";
 
@@ -69,29 +69,29 @@ class ServerSession::Impl {
   std::function<void()> wants_to_send_;
   nghttp2_session* session_ = nullptr;
   TimeNs now_ = 0;
-  std::list<Call> calls_;  // that are open
-  Call* found_ = nullptr;  // of these, the last that was looked for
+  std::list<Call> calls_;  // open calls
+  Call* found_ = nullptr;  // the call found last
   Memory& memory_;
   const std::string peer_;
-  std::size_t held_ = 0;             // by the calls, of memory_.used
-  std::size_t owing_ = 0;            // calls with answers that the client has not taken
-  std::size_t unread_ = 0;           // bytes of these
-  std::deque<std::int32_t> behind_;  // streams whose calls wait until they are less, first come first
-  std::size_t awaited_ = 0;          // calls of which something is to come within its time
+  std::size_t held_ = 0;             // by the calls, in memory_.used
+  std::size_t owing_ = 0;            // calls with unread answers
+  std::size_t unread_ = 0;           // bytes of these answers
+  std::deque<std::int32_t> behind_;  // streams whose calls wait until unread_ falls, in order of arrival
+  std::size_t awaited_ = 0;          // calls with a time limit for the client's data
   FrameMeter meter_;
   bool called_ = false;
   bool told_ = false;
   bool gone_ = false;  // the session is being deleted
   bool draining_ = false;
   bool thrown_out_ = false;
-  bool calm_ = false;         // it has been reported for what it did
+  bool calm_ = false;         // its offence has been reported
   std::uint32_t resets_ = 0;  // since counted_since_
-  std::uint64_t cost_ = 0;    // of these, in tenths of one that came at once
+  std::uint64_t cost_ = 0;    // of these resets, in tenths of an immediate one
   std::uint32_t opened_ = 0;
   TimeNs counted_since_ = 0;
 };
 
-// A message that is opened: put into one piece, and decompressed where it is compressed.
+// Reassembles a message, and decompresses it if it is compressed.
 struct Opening {
   void run(std::size_t most_now) {
     if (compressed) {
@@ -194,7 +194,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     if (name == "content-type") {
       grpc_ = value.starts_with(kGrpc);
     } else if (name == "grpc-timeout") {
-      // A text that is none is as good as none.
+      // An invalid text counts as none.
       const auto timeout = parse_timeout(value);
       if (timeout) deadline_ = session_.now_ + *timeout;
     } else {
@@ -227,7 +227,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   }
 
   void data(std::string_view bytes) {
-    // The connection's window is for all calls; that of the stream opens when its bytes are wanted.
+    // The connection's window is shared by all calls; the stream's opens when its bytes are wanted.
     nghttp2_session_consume_connection(session_.session_, bytes.size());
     if (unary_ && session_.unread_ > session_.limits_.unread_bytes && !std::exchange(behind_, true)) {
       session_.behind_.push_back(stream_);
@@ -256,7 +256,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     });
     if (result == MessageReader::Result::kTooLarge) refuse(kResourceExhausted, too_large(reader_.length()));
     if (result == MessageReader::Result::kMalformed) refuse(kInternal, "what was sent is no gRPC message");
-    // Between the messages of a stream nothing is awaited.
+    // Between the messages of a stream no time limit applies.
     if (!finished_ && !unary_) {
       const bool same = whole == 0 && awaited_since_ != 0;
       await(!reader_.within() ? 0 : same ? awaited_since_ : session_.now_);
@@ -289,7 +289,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     if (handler_ != nullptr) handler_->closed(answered);
   }
 
-  // It holds too much, or took too long: it ends, whatever its handler makes of it.
+  // It holds too much, or took too long: it ends, regardless of its handler.
   void give_up(std::uint32_t status, std::string_view why) {
     session_.service_.offended(session_.peer_, why);
     given_up_ = true;
@@ -309,14 +309,14 @@ class ServerSession::Impl::Call final : public ServerCall {
     session_.changed();
   }
 
-  // In the words of gRPC's own libraries, which programs look for. `bytes`: 0 where it is not known how many.
+  // Uses the wording of gRPC's libraries, which programs look for. `bytes`: 0 if the number is unknown.
   [[nodiscard]] std::string too_large(std::size_t bytes) const {
     const std::string limit = std::to_string(session_.limits_.message_bytes);
     const std::string size = bytes == 0 ? "more than " + limit : std::to_string(bytes) + " vs. " + limit;
     return "Received message larger than max (" + size + ")";
   }
 
-  // Whether the client has taken nothing of what waits for it, look after look, for so long.
+  // Whether the client has taken nothing of its waiting answer at any look for this long.
   bool stalled(TimeNs now, TimeNs most) {
     if (unsent_ == 0 || std::exchange(seen_unsent_, unsent_) != unsent_ || stalled_since_ == 0) {
       stalled_since_ = unsent_ == 0 ? 0 : now;
@@ -372,7 +372,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), &provider);
   }
 
-  // Whether what comes is kept for later.
+  // Whether received data is kept for later.
   [[nodiscard]] bool waits() const { return (paused_ || opening_ != nullptr || behind_) && !refused_; }
 
   void go_on() {
@@ -409,7 +409,7 @@ class ServerSession::Impl::Call final : public ServerCall {
         return;
       }
     }
-    // One that is large, or swells a lot, takes a while, in which other connections are served.
+    // A large or expanding message takes a while, during which other connections are served.
     const std::size_t bytes = job.message.size();
     aside_bytes_ += bytes;
     opening_ = std::make_shared<Opening>(std::move(job));
@@ -448,7 +448,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     }
   }
 
-  // What comes is not looked at any more.
+  // Received data is ignored from now on.
   void refuse(std::uint32_t status, std::string_view message, std::span<const Header> trailers = {}) {
     refused_ = true;
     reader_.drop();
@@ -517,35 +517,35 @@ class ServerSession::Impl::Call final : public ServerCall {
   TimeNs deadline_ = kNever;
   bool post_ = false;
   bool grpc_ = false;
-  bool unary_ = false;  // as its handler says
+  bool unary_ = false;  // as its handler reports
   MessageReader reader_;
   const TimeNs begun_at_ = session_.now_;
-  std::shared_ptr<Call*> self_;                  // for what is done aside; null in it once the call is gone
-  std::shared_ptr<Opening> opening_;             // a message, aside; nobody else keeps it
-  std::vector<std::pair<Message, bool>> later_;  // messages that came behind it, and whether compressed
+  std::shared_ptr<Call*> self_;                  // for work aside; null in it once the call is gone
+  std::shared_ptr<Opening> opening_;             // a message being opened aside; this is the only owner
+  std::vector<std::pair<Message, bool>> later_;  // messages that came after it, and whether compressed
   std::size_t aside_bytes_ = 0;                  // of all these
   bool paused_ = false;
   std::string kept_;          // bytes that came while it was paused
-  bool ended_ = false;        // and so did their end
-  std::size_t taken_ = 0;     // bytes of messages that were handed over, and not freed
-  std::size_t held_ = 0;      // of the session's
-  TimeNs awaited_since_ = 0;  // something is to come within its time
+  bool ended_ = false;        // their end came as well
+  std::size_t taken_ = 0;     // bytes of messages handed over and not freed
+  std::size_t held_ = 0;      // in the session's count
+  TimeNs awaited_since_ = 0;  // since when the client's data is due
   bool given_up_ = false;
-  bool refused_ = false;   // what comes is not looked at any more
+  bool refused_ = false;   // received data is ignored
   bool begun_ = false;     // the response
   bool finished_ = false;  // nothing is added to it
   bool deferred_ = false;  // nghttp2 waits for resume_data
   std::vector<Piece> pieces_;
   std::size_t next_piece_ = 0;
-  std::size_t at_ = 0;  // of the next piece
+  std::size_t at_ = 0;  // in the next piece
   std::size_t unsent_ = 0;
   std::size_t seen_unsent_ = 0;  // at the last look
   TimeNs stalled_since_ = 0;
-  bool owes_ = false;       // unsent_, as the session counts it
-  std::size_t unread_ = 0;  // the same
-  bool behind_ = false;     // what comes is kept until the client has taken more of its answers
+  bool owes_ = false;       // unsent_, in the session's count
+  std::size_t unread_ = 0;  // in the session's count
+  bool behind_ = false;     // received data is kept until the client has taken more of its answers
   std::string status_;
-  std::vector<Header> trailers_;  // beside it
+  std::vector<Header> trailers_;  // of the answer
 };
 
 }  // namespace arlo::transport

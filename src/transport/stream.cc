@@ -30,7 +30,7 @@ ByteStream::ByteStream(int fd, const TlsContext& tls, const std::string& server)
     SSL_set_accept_state(ssl_.get());
     return;
   }
-  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_.get()), server.c_str()) != 1) {  // it is a name, then
+  if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_.get()), server.c_str()) != 1) {  // then it is a name
     SSL_set1_host(ssl_.get(), server.c_str());
     SSL_set_tlsext_host_name(ssl_.get(), server.c_str());
   }
@@ -40,7 +40,7 @@ ByteStream::ByteStream(int fd, const TlsContext& tls, const std::string& server)
 ByteStream::~ByteStream() {
   if (ssl_ != nullptr && fault_.empty()) {
     ERR_clear_error();
-    SSL_shutdown(ssl_.get());  // says so; what the other side answers is not waited for
+    SSL_shutdown(ssl_.get());  // sends the notice without waiting for a reply
   }
   close(fd_);
 }

@@ -1,4 +1,4 @@
-// The bytes of a connection, in the clear or through TLS; over a socket that does not block.
+// The bytes of a connection, in plain text or through TLS, over a non-blocking socket.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -11,29 +11,29 @@
 
 namespace arlo::transport {
 
-inline constexpr std::size_t kBatch = 256 << 10;  // bytes that are written at a time
-inline constexpr int kReadsInTurn = 16;           // before the others have theirs
+inline constexpr std::size_t kBatch = 256 << 10;  // bytes written at a time
+inline constexpr int kReadsInTurn = 16;           // before the others have their turns
 
 class ByteStream {
  public:
   static constexpr long kBlocked = -1;
   static constexpr long kBroken = -2;
 
-  // Owns the socket. `tls`: null for none. `server`: whom a client asks for, by name or number; empty: this is a
-  // server.
+  // Owns the socket. `tls`: null for none. `server`: the server that a client asks for, by name or number; empty: this
+  // is a server.
   ByteStream(int fd, const TlsContext& tls, const std::string& server = {});
   ~ByteStream();
   ByteStream(const ByteStream&) = delete;
   ByteStream& operator=(const ByteStream&) = delete;
 
-  // Bytes that were read or written; 0 from read(): the end; or one of the above.
+  // Returns bytes read or written; 0 from read(): the end; or one of the above.
   [[nodiscard]] long read(char* out, std::size_t most);
   [[nodiscard]] long write(const char* bytes, std::size_t size);
-  void end_writing();  // the other side is told that no more comes; it may still say something
+  void end_writing();  // tells the other side that no more data comes; it may still send
   [[nodiscard]] int fd() const { return fd_; }
-  // What it waits for before it can be read or written on: that the socket takes bytes, whichever was asked for.
+  // Whether the socket must become writable before the next read or write.
   [[nodiscard]] bool wants_write() const { return wants_write_; }
-  // Why it broke, where TLS is why; empty otherwise.
+  // The TLS error that broke it; empty otherwise.
   [[nodiscard]] const std::string& fault() const { return fault_; }
 
  private:

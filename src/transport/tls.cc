@@ -16,7 +16,7 @@ constexpr unsigned char kHttp1[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
   throw std::invalid_argument("'" + file + "' is no " + what + ": " + tls_error());
 }
 
-// A client that speaks ALPN and not this protocol is told so now; one without ALPN is taken at its word.
+// Rejects a client whose ALPN lacks our protocol; a client without ALPN is trusted to speak it.
 template <const auto& ours>
 int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in, unsigned in_size,
                     void*) {
@@ -63,7 +63,7 @@ TlsContext make_tls(const TlsFiles& files, Protocol protocol) {
   SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
   const bool http2 = protocol == Protocol::kHttp2;
   SSL_CTX_set_alpn_select_cb(raw, http2 ? &choose_protocol<kHttp2> : &choose_protocol<kHttp1>, nullptr);
-  // Sessions are resumed by tickets only: nothing is kept for clients that may never come back.
+  // Sessions are resumed only by tickets: nothing is kept for clients that may never return.
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   constexpr std::string_view kContext = "arlo";
   SSL_CTX_set_session_id_context(raw, reinterpret_cast<const unsigned char*>(kContext.data()), kContext.size());

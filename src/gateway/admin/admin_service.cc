@@ -29,7 +29,7 @@ void finish_call(transport::ServerCall& call, const MaybeFault& fault) {
   call.finish(static_cast<std::uint32_t>(fault ? fault->code : Code::kOk), fault ? fault->message : "", {});
 }
 
-// Reads a message, or ends the call.
+// Reads a message, or ends the call with a fault.
 template <class Request>
 bool read_order(const std::string& bytes, transport::ServerCall& call, Request* out) {
   if (out->ParseFromString(bytes)) return true;
@@ -129,7 +129,7 @@ class AdminServer::Port final : private transport::Service {
       if (const auto fault = port_.models_.pick(request_.model(), &router_)) return end(fault);
       due();
     }
-    // A client that has not taken what there was gets no more.
+    // A client that has not taken its last snapshot gets no new one.
     void due() override {
       if (call_.unsent() == 0) {
         v1::Stats stats;

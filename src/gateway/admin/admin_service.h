@@ -10,10 +10,10 @@ namespace arlo::gateway {
 
 class AdminServer {
  public:
-  // Serves from construction to destruction, on a thread of its own. Throws std::invalid_argument when the address
+  // Serves on one separate thread from construction to destruction. Throws std::invalid_argument when the address
   // cannot be served.
   AdminServer(Models& models, const std::string& address);
-  ~AdminServer();  // streams end; other calls have a moment
+  ~AdminServer();  // streams end; other calls get a moment
   AdminServer(const AdminServer&) = delete;
   AdminServer& operator=(const AdminServer&) = delete;
 

@@ -1,4 +1,4 @@
-// What a request is told before any of its rows runs.
+// Admission: decides about a request before any of its rows runs.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -9,8 +9,8 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr double kForgotten = 15e9;   // ns in which half of a delay is: where it refused all, the next one is a trial
-constexpr double kUsualDelay = 1.25;  // as long as none was seen
+constexpr double kForgotten = 15e9;   // half-life of a delay, ns: if it refused every request, the next one is a trial
+constexpr double kUsualDelay = 1.25;  // until one has been measured
 constexpr double kMostDelay = 2;
 
 Fault overload(TimeNs predicted, std::string message) {
@@ -28,8 +28,8 @@ Fault too_late(const Call& call, TimeNs predicted, TimeNs now) {
 
 }  // namespace
 
-// A request whose rows alone take longer than the SLO cannot be on time, whatever comes first: it is bulk, and waits
-// behind those that can be.
+// A request whose rows alone take longer than the SLO cannot be on time. It becomes bulk and waits behind requests that
+// can be.
 MaybeFault Desk::weigh(Call& call, TimeNs now) {
   const bool own = call.kind != Call::Kind::kClient;
   if (call.rows.size() > 1 && !own && call.model->flow == nullptr) {
@@ -50,15 +50,15 @@ MaybeFault Desk::weigh(Call& call, TimeNs now) {
       }
       if (auto fault = call.in_turn ? room_for(call, variant, behind - alone) : MaybeFault()) return fault;
       if (call.by_default) {
-        TimeNs later = 0;  // of a cascade, were all rows to go all the way
+        TimeNs later = 0;  // of a cascade, if every row went through all stages
         for (std::size_t s = 1; call.model->cascade != nullptr && s < call.model->cascade->stages.size(); ++s) {
           const auto stage = scheduler_.forecast(lengths_, call.model->cascade->stages[s].model->variant, now).alone;
           if (stage != dispatch::kNever) later += stage;
         }
         call.set_default_deadline(behind + later);
       }
-      // What interactive rows wait for is judged row by row. A request in turn that is given up when most of its rows
-      // have run was for nothing, so it has to have a tenth more.
+      // The wait behind interactive rows is judged row by row. Giving up a request in turn after most of its rows have
+      // run wastes that work, so it needs a tenth more time.
       const TimeNs needed = call.in_turn ? behind + behind / 10 : alone;
       if (now < call.waiting_deadline() && now + needed > call.waiting_deadline()) {
         return too_late(call, std::max(needed, behind), now);
@@ -75,7 +75,7 @@ double Desk::delay_of(dispatch::VariantId variant, TimeNs now) const {
   return kUsualDelay + (delay.times - kUsualDelay) * std::exp2(-static_cast<double>(now - delay.at) / kForgotten);
 }
 
-// More at once, less bit by bit. One that failed says no more than that it would have taken longer.
+// The delay rises at once and falls gradually. A failed request shows only that it would have taken longer.
 void Desk::learn_delay(const Call& call, TimeNs now) {
   if (call.forecast_ns <= 0) return;
   const auto variant = call.model->variant;
@@ -86,7 +86,7 @@ void Desk::learn_delay(const Call& call, TimeNs now) {
   delays_[variant] = {std::clamp(seen > known ? seen : (known + seen) / 2, 1.0, kMostDelay), now};
 }
 
-// Bulk may take half of the queue.
+// Bulk may fill half of the queue.
 MaybeFault Desk::room_for(const Call& call, dispatch::VariantId variant, TimeNs ahead) const {
   const std::int64_t room = config_.dispatch().max_queued() / 2;
   const auto rows = static_cast<std::int64_t>(call.rows.size());

@@ -9,7 +9,7 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr std::int32_t kOtherwise = 1 << 30;  // a label that no answer has: there are more or fewer of them
+constexpr std::int32_t kOtherwise = 1 << 30;  // a label that no answer has: the numbers of answers differ
 
 }  // namespace
 

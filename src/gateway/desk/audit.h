@@ -1,10 +1,10 @@
-// Audits: a small share of the rows is asked again the most accurate way, after the client has its answer, to see
-// whether answers are as good as they should be. Of rows that a cascade answered early its last stage is asked, of rows
-// that a pipeline answered otherwise than by its most accurate variants these are, and where fewer tokens answered, all
+// Audits: a small share of rows is asked again the most accurate way, after the client has its answer, to check answer
+// quality. A row that a cascade answered early asks the last stage. A row that a pipeline answered by less than its
+// most accurate variants asks those, and a row answered with fewer tokens asks the variant with all tokens.
 // of them.
 //
-// An audit is a request of the gateway's own: of the class bulk, one row, whole. It is in no books but those of the
-// stage that had answered, and of the work that it makes.
+// An audit is a request by the gateway: bulk, one row, whole. It is counted only in the books of the audited stage and
+// of the work that it causes.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -32,7 +32,7 @@ class VisitCall;
 
 class AuditListener {
  public:
-  // It is over; nobody needs it any more.
+  // The audit has ended and may be deleted.
   virtual void audit_done(Audit& audit) = 0;
 
  protected:
@@ -41,31 +41,31 @@ class AuditListener {
 
 class Audit final : public Call {
  public:
-  // A label of a client's answer, and who is asked for it again.
+  // A label in a client's answer, and the model that is asked for it again.
   struct About {
-    std::shared_ptr<const ModelSpec> of;     // whose answer it is: a cascade or a pipeline
+    std::shared_ptr<const ModelSpec> of;     // the model that answered: a cascade or a pipeline
     std::shared_ptr<const ModelSpec> asked;  // its last stage, the variant with all tokens, or the pipeline itself
-    int logits = -1;                         // output of `asked` that says the label; -1: its answers do
-    std::int32_t stage = 0;                  // that had answered,
-    std::int32_t variant = -1;               // of it the one with fewer tokens; -1: it is not about tokens
+    int logits = -1;                         // output of `asked` with the label; -1: its answers
+    std::int32_t stage = 0;                  // the stage that answered
+    std::int32_t variant = -1;               // its variant with fewer tokens; -1: the audit is not about tokens
     std::int32_t label = -1;
-    std::size_t at = 0;                    // of a pipeline's answers to the row,
-    std::size_t answers = 0;               // so many
-    double accuracy = 0;                   // that was expected of them
-    std::shared_ptr<SampledRow> sample{};  // that it goes into; null: none
+    std::size_t at = 0;                    // index among the pipeline's answers to the row
+    std::size_t answers = 0;               // number of those answers
+    double accuracy = 0;                   // expected accuracy of the answers
+    std::shared_ptr<SampledRow> sample{};  // the sample row that the answer completes; null: none
   };
 
-  // `like`: the call whose row it is about.
+  // `like`: the call whose row is audited.
   Audit(AuditListener& listener, const Call& like, About about);
 
-  // Its request, after the row has ended and before its call is let go; null: `body` has it. A fault: the model does
-  // not take it.
+  // Writes the request, after the row has ended and before its call is released; null: `body` has the input. A fault:
+  // the model does not accept the row.
   MaybeFault write(const Row* row);
   void complete() override { listener_.audit_done(*this); }
 
-  // The logits of the answer; empty: there are none.
+  // The logits of the answer; empty: it has none.
   [[nodiscard]] std::string_view logits() const;
-  // The label that it says; -1: nothing of use.
+  // The label in the answer; -1: nothing usable.
   [[nodiscard]] std::int32_t answer() const;
   [[nodiscard]] const About& about() const { return about_; }
   [[nodiscard]] std::shared_ptr<SampledRow> take_sample() { return std::move(about_.sample); }
@@ -75,9 +75,9 @@ class Audit final : public Call {
   About about_;
 };
 
-// Which rows are asked again, and whether what comes differs from the clients' answers more often than it may. Of a
-// cascade that is what its operating point allows, of a pipeline what the accuracies expected of both answers do: one
-// of two answers that differ is wrong. Token counts are compared, and not tested. Under the router's lock.
+// Chooses the rows to ask again, and tests whether the answers differ from the clients' more often than allowed: by a
+// cascade's operating point, or by the expected accuracies of a pipeline's two answers, as one of two that differ is
+// wrong. Token counts are compared, not tested. Under the router's lock.
 class Audits {
  public:
   static constexpr std::size_t kMostOpen = 32;
@@ -85,15 +85,15 @@ class Audits {
   Audits(const dispatch::Scheduler& scheduler, const Fleet& fleet, AuditListener& listener)
       : scheduler_(scheduler), fleet_(fleet), listener_(listener) {}
 
-  // Whether there is one of this row of a cascade, if it ends early, by chance; the same for the same numbers.
+  // Whether chance selects this row of a cascade for an audit if it ends early; deterministic for equal numbers.
   [[nodiscard]] static bool drawn(const Cascade& cascade, const flow::RowFacts& facts);
 
-  // A row that was drawn has been answered: where it ends early its last stage may be asked, and by any it says
-  // something for the sample. `price`: that is in force.
+  // A selected row has been answered. If it ended early, its last stage may be asked; any answer adds to the sample.
+  // `price`: the one in force.
   void hear(Row& row, const flow::Signals& signals, bool early, std::int32_t price, Effects& effects);
-  // Of all tokens, on some of the rows that got fewer, while there is time.
+  // Audits some of the rows that got fewer tokens with all tokens, while there is time.
   void hear(const VisitCall& visit, Effects& effects);
-  // Of the most accurate way through its pipeline, on some of the rows that took another one.
+  // Audits some rows through the most accurate way of their pipeline, if they took another one.
   void hear(const Row& row, Effects& effects);
 
   struct Result {
@@ -108,7 +108,7 @@ class Audits {
 
  private:
   struct Watch {
-    std::size_t content = 0;  // of the cascade, or the pipeline, that the test is about
+    std::size_t content = 0;  // of the cascade or pipeline under test
     flow::DisagreementTest test;
     double may_differ = 0, accuracy = 0;  // sums
     std::uint64_t skipped = 0, failed = 0;
@@ -128,8 +128,8 @@ class Audits {
   std::unordered_set<Audit*> open_;
   std::array<Watch, dispatch::kVariants> watches_;
   std::array<Sample, dispatch::kVariants> samples_;  // by the variant of a cascade
-  std::uint64_t answered_ = 0;                       // rows of pipelines, of which some are asked again
-  std::uint64_t fewer_tokens_ = 0;                   // answers, the same
+  std::uint64_t answered_ = 0;                       // rows of pipelines, some of which are asked again
+  std::uint64_t fewer_tokens_ = 0;                   // answers with fewer tokens, some of which are asked again
 };
 
 }  // namespace arlo::gateway

@@ -1,4 +1,4 @@
-// Which rows are asked again, and what is made of what they say.
+// Chooses the rows to audit, and evaluates the audit answers.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr double kSurelyRight = 1e-4;  // no accuracy is known better
+constexpr double kSurelyRight = 1e-4;  // no accuracy is known more precisely
 
 std::size_t content_of(const ModelSpec& of) {
   if (of.cascade != nullptr) return of.cascade->content;
@@ -22,7 +22,7 @@ std::size_t content_of(const ModelSpec& of) {
 }  // namespace
 
 bool Audits::drawn(const Cascade& cascade, const flow::RowFacts& facts) {
-  constexpr std::uint64_t kOwn = 0x5368'6164'6f77;  // other numbers than those of the soft rule
+  constexpr std::uint64_t kOwn = 0x5368'6164'6f77;  // a different random stream from the soft rule's
   return cascade.shadow_share > 0 && cascade.spec.labels > 0 &&
          flow::hash01(cascade.seed ^ kOwn, facts.row, 0) < cascade.shadow_share;
 }
@@ -32,7 +32,7 @@ void Audits::hear(Row& row, const flow::Signals& signals, bool early, std::int32
   auto& sample = journey.sample;
   const bool last = journey.stage + 1 == static_cast<std::int32_t>(row.cascade().stages.size());
   const bool room = last || room_for(row);
-  // At a price rows end early that would go on without: those that do go on are no fair sample then.
+  // A price makes rows end early that would otherwise go on, so those that go on are not a fair sample.
   if (!room || !flow::finite(signals) || price > 0) sample = nullptr;
   if (sample != nullptr) {
     sample->said.emplace_back(journey.stage, std::vector<float>(signals.logits.begin(), signals.logits.end()));

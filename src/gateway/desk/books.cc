@@ -92,7 +92,7 @@ void Books::ended(const Call& call, TimeNs now) {
     return;
   }
   const TimeNs total = now - call.received_ns;
-  const bool bulk = call.bulk();  // never due, and its waiting would hide how long others wait
+  const bool bulk = call.bulk();  // bulk is never due, and its waits would hide those of other rows
   const auto outcome = bulk || total <= call.model->slo_ns ? Outcome::kOnTime : Outcome::kLate;
   outcomes_[static_cast<std::size_t>(outcome)] += call.rows.size();
   if (bulk) {

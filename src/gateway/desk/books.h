@@ -1,7 +1,7 @@
-// What the gateway counts of a model: rows by outcome, length and level, and how long they took.
+// The counters of a model: rows by outcome, length and level, and their durations.
 //
-// A row is booked when its request is answered, by what the client got: a request that fails makes no row of it an
-// answered one, and a request is on time when its last row is. Not synchronised: the router's lock covers it.
+// A row is booked when its request is answered, by the client's outcome: no row of a failed request counts as answered,
+// and a request is on time if its last row is. Not synchronised: the router's lock covers it.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -25,20 +25,20 @@ struct Histograms {
 
 class Books {
  public:
-  // Counters per level follow the levels when a new max_length comes in between.
+  // Keeps counters per level aligned when a new max_length is inserted between levels.
   void relevel(const dispatch::Scheduler& scheduler, dispatch::VariantId variant);
 
   void arrived(std::int32_t length, std::int32_t ideal_level);
   void started(const Row& row);
-  // A batch goes to a worker, or the last of its rows was taken back.
+  // A batch goes to a worker, or its last row was taken back.
   void sent() { ++batches_; }
   void unsent() { --batches_; }
-  // A start that was taken back before it was sent.
+  // A start was taken back before it was sent.
   void unstarted(const Row& row);
   void retried() { ++retries_; }
   // Every row of the call has ended.
   void ended(const Call& call, TimeNs now);
-  // A request refused before it had rows.
+  // A request was refused before it had rows.
   void refused(const Fault& fault) { count(fault, 1); }
 
   void fill(v1::Stats* out, TimeNs now) const;
@@ -53,7 +53,7 @@ class Books {
   void count(const Fault& fault, std::uint64_t rows);
   [[nodiscard]] LevelCount& at(std::int32_t level) { return levels_[static_cast<std::size_t>(level - first_level_)]; }
 
-  std::int32_t first_level_ = 0;  // of the model's, as the scheduler counts them
+  std::int32_t first_level_ = 0;  // the model's first level in the scheduler's numbering
   std::vector<LevelCount> levels_;
   std::vector<std::uint64_t> arrivals_by_length_;
   std::uint64_t outcomes_[kOutcomes] = {};

@@ -4,15 +4,15 @@
 //
 //   received -> validated -> per row: waiting -> running -> ended -> answered
 //                                        ^          |
-//                                        +--retry---+   the worker died, or failed it for reasons of its own
+//                                        +--retry---+   the worker died, or failed it through no fault of the row
 //
 // A Call has one Row per row of the request, and ends in one of two ways: every row has its answer, or the call has a
-// fault. A fault ends all rows at once, those that wait and those that are at workers: the client is answered now, and
-// what the workers say later is dropped (UpstreamCall).
+// fault. A fault ends all waiting and running rows at once: the client is answered now, and later answers from workers
+// are dropped (UpstreamCall).
 //
-// Ownership: whoever receives the request owns the Call and keeps it until complete() has been called. Threads: a row's
-// fields belong to the router's lock until the row has ended, to the completing thread afterwards. The exception is a
-// row whose answer has just come: the thread that took it from its UpstreamCall writes `response` and `parsed`.
+// Ownership: the receiver of the request owns the Call and keeps it until complete() is called. Threads: the router's
+// lock protects a row's fields until it has ended; then they belong to the completing thread. Exception: when a row's
+// answer has just come, the thread that took it from its UpstreamCall writes `response` and `parsed`.
 #pragma once
 
 #include <algorithm>
@@ -39,17 +39,17 @@ class Lane;
 class Router;
 struct Instance;
 
-// What a client can do whose deadline was too early.
+// Advice for a client whose deadline was too early.
 inline constexpr const char* kMoreTime =
     "set a longer deadline (gRPC), x-request-timeout-ms (HTTP) or model.default_timeout_ms";
 
-// A batch, or a row alone, that an instance answered with an error of its own. Its rows go elsewhere, and what becomes
-// of them tells who was at fault.
+// A batch, or a single row, that an instance answered with an error. Its rows go elsewhere, and their outcomes show who
+// was at fault.
 struct Failure {
   std::shared_ptr<Instance> instance;
-  bool alone = true;       // it was a row alone
-  std::uint32_t open = 0;  // of its rows, those that have not ended
-  bool acquitted = false;  // one of its rows was at fault, or it has answered one well itself
+  bool alone = true;       // the failed request had a single row
+  std::uint32_t open = 0;  // its rows that have not ended
+  bool acquitted = false;  // one of its rows was at fault, or the instance answered one well
 };
 
 struct Row {
@@ -58,11 +58,11 @@ struct Row {
   Row(Row&&) noexcept;
 
   [[nodiscard]] dispatch::Tag tag() const { return reinterpret_cast<dispatch::Tag>(this); }
-  // Who answers it next: the call's model, or the stage of a cascade that it is at.
+  // The model that answers next: the call's model, or the row's current stage of a cascade.
   [[nodiscard]] const ModelSpec& model() const;
-  // That it is a row of.
+  // The cascade of the row.
   [[nodiscard]] const Cascade& cascade() const;
-  // Of its whole way so far.
+  // Queueing time summed over the row's journey so far.
   [[nodiscard]] TimeNs queued_ns() const;
   [[nodiscard]] TimeNs executed_ns() const;
 
@@ -78,17 +78,17 @@ struct Row {
   std::int32_t level = 0;
   std::int32_t max_length = 0;  // of that level
   std::int32_t padded = 0;      // tokens it was sent with
-  std::int32_t batch_rows = 0;  // of the batch it was sent in, itself included
+  std::int32_t batch_rows = 0;  // of the batch it was sent in, including itself
   TimeNs started_ns = 0;        // last attempt
   TimeNs ended_ns = 0;
-  TimeNs unfit_since_ns = 0;  // while it waits and no instance in service is long enough; 0: one is
+  TimeNs unfit_since_ns = 0;  // when no instance in service was long enough for this waiting row; 0: one is
   Row* newer = nullptr;       // neighbours in WaitingRows
   Row* older = nullptr;
   std::vector<std::shared_ptr<Failure>> failures;
-  std::shared_ptr<const std::string> response;  // ModelInferResponse of the worker, which may be to other rows too
+  std::shared_ptr<const std::string> response;  // the worker's ModelInferResponse, which other rows may share
   RowResponse parsed;                           // views into `response`
-  std::unique_ptr<Journey> journey;             // of a cascade alone
-  std::unique_ptr<FlowRow> flow;                // of a pipeline alone
+  std::unique_ptr<Journey> journey;             // cascades only
+  std::unique_ptr<FlowRow> flow;                // pipelines only
 };
 
 class Call {
@@ -100,64 +100,64 @@ class Call {
   // Called once, after the last row has ended, on any thread, without locks held. May delete this. The answer is made
   // and sent on the lane.
   virtual void complete() = 0;
-  // Before that, of a request that wishes for them; the call is held until it lets go.
+  // Called before complete() if the request wants partial answers; holds the call until `answer` lets go.
   virtual void partial(std::unique_ptr<PartialAnswer> answer);
-  // What keeps the call: each row until it has ended, each row that is being written for its worker, and each partial
-  // answer.
+  // References that keep the call alive: each row until it has ended, each row being written for its worker, and each
+  // partial answer.
   void let_go() {
     if (holds.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
   }
 
-  // Of the class bulk: a client's wish, its token's or path's, or no client's.
+  // Whether the call is bulk: by the client's wish, its token or path, or because it is not a client's.
   [[nodiscard]] bool bulk() const { return kind == Kind::kAudit || as_bulk || request.bulk(); }
-  static constexpr TimeNs kBulkPatience = 60;  // times the default time-out
+  static constexpr TimeNs kBulkPatience = 60;  // times the default timeout
   static constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
-  // Where the client sets no deadline. `more`: predicted time of its rows, where there are several.
+  // Sets the deadline if the client sets none. `more`: predicted time of the rows, if there are several.
   void set_default_deadline(TimeNs more) {
     const TimeNs timeout = (bulk() ? kBulkPatience : 1) * model->default_timeout_ns + more;
     deadline_ns = std::min(latest_ns, received_ns + std::min(timeout, kLongestTimeout));
   }
-  // A helper has so long for its texts.
+  // The deadline for a helper to tokenise the texts.
   [[nodiscard]] TimeNs text_deadline() const {
     return by_default ? std::min(latest_ns, received_ns + kBulkPatience * model->default_timeout_ns) : deadline_ns;
   }
-  // A row that waits gives up a little before the client does, so that the client learns why.
+  // A waiting row gives up slightly before the client does, so that the client learns why.
   [[nodiscard]] TimeNs waiting_deadline() const {
     if (kind == Kind::kVisit) return deadline_ns;
     return deadline_ns - std::min<TimeNs>(50'000'000, (deadline_ns - received_ns) / 20);
   }
 
-  Lane* lane = nullptr;  // where the request was received; the calls to workers begin and end there
+  Lane* lane = nullptr;  // the lane that received the request; the calls to workers begin and end there
   std::string body;      // ModelInferRequest; `request` points into it
-  std::shared_ptr<const std::string> shared;  // in its place where rows outlive the call: those of pipelines of tensors
+  std::shared_ptr<const std::string> shared;  // instead, if rows outlive the call: in pipelines of tensors
   InferRequest request;
-  Router* router = nullptr;  // of the model that is asked for; null: of none
+  Router* router = nullptr;  // of the requested model; null: none
   std::shared_ptr<const ModelSpec> model;
-  std::uint64_t client = 0;             // who asks, for fairness
-  std::shared_ptr<text::Job> text_job;  // where a helper makes the model's token ids; null: none does
+  std::uint64_t client = 0;             // identity for fairness
+  std::shared_ptr<text::Job> text_job;  // the helper's tokenisation for the model; null: no helper
   std::vector<Row> rows;
   TimeNs received_ns = 0;
   std::unique_ptr<Trace> trace;         // null: none
-  TimeNs tokenized_ns = 0;              // that its texts took to become token ids
+  TimeNs tokenized_ns = 0;              // time taken to tokenise its texts
   TimeNs deadline_ns = 0;               // always set: the client's, or the model's default
-  TimeNs latest_ns = dispatch::kNever;  // that a default deadline may be
-  bool by_default = false;              // the deadline is one
-  TimeNs weighed_ns = 0;                // when it was forecast that its rows take so long, of one that is in turn:
+  TimeNs latest_ns = dispatch::kNever;  // upper bound of a default deadline
+  bool by_default = false;              // the deadline is the default
+  TimeNs weighed_ns = 0;                // for a request in turn: when its time was forecast, and the forecast
   TimeNs forecast_ns = 0;
-  bool in_turn = false;  // it is of many rows, and such requests are served one after the other (Desk::weigh)
+  bool in_turn = false;  // requests with many rows are served one after the other (Desk::weigh)
   enum class Kind : std::uint8_t {
     kClient,
-    kVisit,  // the gateway's own, of a pipeline (flow_call.h)
-    kAudit,  // the same, to compare its answer with another one (audit.h)
+    kVisit,  // by the gateway, in a pipeline (flow_call.h)
+    kAudit,  // by the gateway, to check an answer (audit.h)
   } kind = Kind::kClient;
-  bool as_bulk = false;    // whatever the request itself says (of a visit: as its client asked)
+  bool as_bulk = false;    // overrides the request's class (of a visit: the client's class)
   bool cancelled = false;  // by the client; under the router's lock
   Fault fault;             // why there is no answer; kOk: there is one. Under the router's lock until complete()
-  std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows
-  std::uint32_t open_rows = 0;       // that have not ended; under the router's lock
+  std::uint32_t fault_row = kNoRow;  // the faulty row, if there are several
+  std::uint32_t open_rows = 0;       // rows that have not ended; under the router's lock
   std::atomic<std::uint32_t> holds{0};
   enum class Reader : std::uint8_t { kNone, kAwaited, kBusy };
-  std::atomic<Reader> reader{Reader::kNone};  // another thread that reads a large request
+  std::atomic<Reader> reader{Reader::kNone};  // set while another thread reads a large request
 };
 
 }  // namespace arlo::gateway

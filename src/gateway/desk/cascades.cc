@@ -1,4 +1,4 @@
-// The desk's cascades: where a row goes from stage to stage, and what it ends with.
+// The desk's cascades: routes a row between stages, and ends it with an answer.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@ void Desk::begin(Row& row) {
   const std::int32_t start = std::min(row.journey->point->rules.start, row.journey->facts.last);
   const std::int32_t first = row.call->request.wishes().point == "last" ? stages - 1 : start;
   std::int32_t stage = flow::entry(present(row), first, stages);
-  if (stage < 0) {  // it waits for one that will fit it, as far as is known
+  if (stage < 0) {  // it waits for a stage that will fit it, as far as is known
     stage = first;
     while (stage + 1 < stages && length_at(row, stage) > cascade.stages[static_cast<std::size_t>(stage)].model->longest)
       ++stage;
@@ -92,7 +92,7 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
     journey.pruned += pruned;
     return true;
   };
-  // As far as the rules have words left out; where there is no time, on ever shorter runtimes; then a stage before it.
+  // Leaves out as many words as the rules say; if time is short, tries ever shorter runtimes, then an earlier stage.
   for (std::int32_t stage = to; stage > journey.answered_by; --stage) {
     if (stage != to && !flow::has(present(row), stage)) continue;
     const auto& levels = stages[static_cast<std::size_t>(stage)].levels;
@@ -104,7 +104,7 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
         tried = true;
         reason = journey.reason;
         prices_.at(row.call->model->variant).short_of_time();
-        if (reason == flow::Reason::kStageAbsent) return false;  // fewer words do not help
+        if (reason == flow::Reason::kStageAbsent) return false;  // leaving out words does not help
       }
       pruned = level == levels.end() ? 0 : shorten(row, stage, scratch_, *level);
       if (pruned == 0) break;
@@ -115,7 +115,7 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
   return false;
 }
 
-// False: there is no time for it, as far as the scheduler knows.
+// Returns false if the scheduler's forecast leaves no time.
 bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
   const auto& cascade = row.cascade();
   const Call& call = *row.call;
@@ -124,7 +124,7 @@ bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
   reword(row, stage);
   journey.entered_ns = now;
   row.attempts = 0;
-  // Where the price follows the load, an answer that is in time is worth more than a better one that is late.
+  // If the price follows the load, an answer in time is worth more than a better, late one.
   const TimeNs due = call.received_ns + call.model->slo_ns;
   TimeNs deadline = call.waiting_deadline();
   if (journey.answered()) {
@@ -172,7 +172,7 @@ bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
   return true;
 }
 
-// Rows whose stage has gone go on to another one; those that have an answer end with it where there is none.
+// Moves rows whose stage has gone to another one; if there is none, rows with an answer end with it.
 void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
   for (Row* row : std::exchange(astray_, {})) {
     auto& journey = *row->journey;
@@ -229,7 +229,7 @@ void Desk::end_late(TimeNs now, Effects& effects) {
            effects);
       continue;
     }
-    if (!leaves(*row, now, effects)) continue;  // it has come meanwhile
+    if (!leaves(*row, now, effects)) continue;  // its answer has come meanwhile
     settles_for(*row, flow::Reason::kDeadline, now);
     end(*row, now, effects);
   }

@@ -11,8 +11,8 @@
 namespace arlo::gateway {
 namespace {
 
-// A client that gives up at its deadline is heard of before ours: its time-out travelled for a while, and gRPC sends it
-// rounded up, by as much as 1 %.
+// A client's cancellation at its deadline reaches us before our deadline, because its timeout travelled for a while,
+// and gRPC rounds it up, by as much as 1 %.
 bool gave_up_at_deadline(const Call& call, TimeNs now) {
   constexpr TimeNs kTravel = 5 * kMs;
   return now >= call.deadline_ns - kTravel - (call.deadline_ns - call.received_ns) / 100;
@@ -22,7 +22,7 @@ dispatch::Verdict verdict_of(Reply reply) {
   return reply == Reply::kGood ? dispatch::Verdict::kAnswered : dispatch::Verdict::kFailed;
 }
 
-// Rows that a row may go with after its batch failed: half as many. One whose worker has died twice goes alone.
+// The batch limit for a row after its batch failed: half as many rows. A row whose worker has died twice runs alone.
 std::int32_t fewer(const Row& row) {
   if (row.batch_rows <= 1 || row.attempts > 1) return 1;
   return static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(row.batch_rows) - 1));
@@ -34,7 +34,7 @@ Fleet::Others instances_of(const std::vector<std::shared_ptr<Failure>>& failures
   return instances;
 }
 
-// Instances that failed this row, which another one has answered well now, and all others that failed with it.
+// The instances that failed this row, now that another answered it well, and all others that failed with it.
 Fleet::Others guilty(const Row& row, const std::shared_ptr<Instance>& answered_by) {
   Fleet::Others instances;
   for (const auto& failure : row.failures) {
@@ -44,7 +44,7 @@ Fleet::Others guilty(const Row& row, const std::shared_ptr<Instance>& answered_b
   return instances;
 }
 
-// When it ends with what it has.
+// When the row must end with its best answer so far.
 TimeNs deadline_of(const Row& row) {
   const bool answered = row.journey != nullptr && row.journey->answered();
   return row.call->deadline_ns - (answered ? row.call->model->cascade->margin : 0);
@@ -66,7 +66,7 @@ UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
   return running_[handle];
 }
 
-// All rows or none: once one of them is refused, nothing of the request runs.
+// Submits all rows or none: if one is refused, nothing of the request runs.
 void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   const auto& lengths = call.request.lengths();
   call.rows = std::vector<Row>(lengths.size());
@@ -147,7 +147,7 @@ void Desk::cancel(Call& call, TimeNs now, Effects& effects) {
 
 // ---- the scheduler's decisions ----
 
-// What is done here may add actions, so the list grows while it is walked; what the pipelines do then may add more.
+// Handling an action may add more, so the list grows while it is walked; the pipelines may then add further ones.
 void Desk::settle(Effects& effects, TimeNs now) {
   do {
     for (std::size_t i = 0; i < effects.actions.size();) {
@@ -160,7 +160,7 @@ void Desk::settle(Effects& effects, TimeNs now) {
       if (action.kind == dispatch::ActionKind::kExpired) {
         expired(*reinterpret_cast<Row*>(action.tag), action.evicted, now, effects);
       } else {
-        lost(action, now, effects);  // its tag may be of a row that has ended
+        lost(action, now, effects);  // its tag may name a row that has ended
       }
     }
     effects.actions.clear();
@@ -183,7 +183,7 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
   for (; at < end; ++at) {
     const dispatch::Action action = effects.actions[at];
     Row& row = *reinterpret_cast<Row*>(action.tag);
-    if (row.state == Row::State::kEnded) {  // its call failed after the decision, and before it was carried out
+    if (row.state == Row::State::kEnded) {  // its call failed between the decision and its execution
       scheduler_.finish(action.handle, dispatch::Verdict::kFailed, now, effects.actions);
       continue;
     }
@@ -197,7 +197,7 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
       row.level = scheduler_.ideal_level(row.length, row.model().variant);
     }
   }
-  // Rows whose clients have parameters of their own for the model go beside the others.
+  // Rows whose clients set parameters for the model go in separate batches.
   for (auto from = batch_.begin(); from != batch_.end();) {
     const auto rest = std::stable_partition(from, batch_.end(),
                                             [&](const Row* row) { return worded(*row).goes_with(worded(**from)); });
@@ -263,7 +263,7 @@ void Desk::expired(Row& row, bool evicted, TimeNs now, Effects& effects) {
 
 void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
   UpstreamCall::Part* const part = std::exchange(running(action.handle), nullptr);
-  if (part == nullptr) return;  // its answer is what brought the instance down: answered() has it in hand
+  if (part == nullptr) return;  // its answer brought the instance down: answered() handles it
   UpstreamCall& upstream = part->upstream();
   if (!upstream.lost) {
     upstream.lost = true;
@@ -289,10 +289,10 @@ void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
   end(*row, now, effects);
 }
 
-// A row whose worker failed it is scheduled once more, if that is still of use; in a batch of `most` rows at most.
+// Schedules a row once more if its worker failed it and that is still useful, in a batch of at most `most` rows.
 bool Desk::try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, TimeNs now, Effects& effects) {
   const auto& call = *row.call;
-  // One that was to be compared with other answers is not worth it, and of a body it would get other tokens.
+  // An audit is not worth a retry, and in a batch of its body it would get a different token count.
   if (call.kind == Call::Kind::kAudit) return false;
   if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= call.waiting_deadline()) {
     return false;
@@ -329,14 +329,14 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
     answer.doubtful = fleet_.answered_badly(instance, fault.message);
     answer.failure = std::make_shared<Failure>(Failure{answer.instance, upstream.rows() == 1});
   }
-  // The scheduler hands these rows back with the others that ran there (kLost), and lost() leaves them to us.
+  // The scheduler returns these rows with the others that ran there (kLost), and lost() leaves them to us.
   if ((reply == Reply::kDead || reply == Reply::kMissing) && !upstream.lost) {
     fleet_.eject(answer.instance, fault.message, fleet_.short_pause(), now, effects);
   }
   const bool journeys = std::any_of(upstream.parts().begin(), upstream.parts().end(), [](const auto& part) {
     return part.answered != nullptr && (part.answered->journey != nullptr || visit_of(*part.answered->call) != nullptr);
   });
-  if (journeys) scheduler_.hold();  // what goes on to another stage may go as batches
+  if (journeys) scheduler_.hold();  // rows that go on to another stage may be batched
   for (auto& part : upstream.parts()) {
     if (part.answered != nullptr) {
       conclude(*part.answered, answer, now, effects);
@@ -352,16 +352,16 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
   fleet_.check_drained(answer.instance, effects);
 }
 
-// What a worker's answer means for one of its rows: it ends, or runs elsewhere.
+// Applies a worker's answer to one of its rows: the row ends, or runs elsewhere.
 void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects) {
   const Reply reply = answer.reply;
-  // Of a batch that fails, one row may be at fault: it is looked for by halves, on the same worker if need be.
+  // If a batch fails, one row may be at fault: find it by halving the batch, on the same worker if need be.
   const bool by_halves = row.batch_rows > 1 && (reply == Reply::kError || reply == Reply::kRefused);
   bool elsewhere =
       by_halves || answer.lost || reply == Reply::kDead || reply == Reply::kMissing || reply == Reply::kBusy;
   if (answer.failure != nullptr) {
-    // Alone it fails on two instances that are well otherwise: it is the row's fault. One that fails others too proves
-    // nothing.
+    // If a row fails alone on two otherwise sound instances, the row is at fault. A failure of an instance that fails
+    // others as well proves nothing.
     const bool before =
         std::any_of(row.failures.begin(), row.failures.end(), [](const auto& failure) { return failure->alone; });
     const bool proven = before && !answer.doubtful;
@@ -385,12 +385,12 @@ void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects
     end(row, now, effects);
   }
   if (reply != Reply::kGood || row.failures.empty()) return;
-  settle(effects, now);  // an ejection starts from a clean sheet
+  settle(effects, now);  // an ejection starts from a clean state
   fleet_.blame(guilty(row, answer.instance), now, effects);
   if (further) row.failures.clear();
 }
 
-// Ends a call without an answer: all its rows, wherever they are.
+// Ends a call without an answer, including all its rows, wherever they are.
 void Desk::fail(Call& call, Fault fault, std::uint32_t row, TimeNs now, Effects& effects) {
   if (call.fault.code != Code::kOk) return;
   call.fault = std::move(fault);
@@ -407,19 +407,19 @@ void Desk::withdraw(Row& row, TimeNs now, Effects& effects) {
 bool Desk::leaves(Row& row, TimeNs now, Effects& effects) {
   if (row.state == Row::State::kRunning) {
     UpstreamCall::Part* const part = running(row.handle);
-    if (part == nullptr) return false;  // its answer is in hand, and whoever has it ends the row
+    if (part == nullptr) return false;  // its answer is in hand, and the holder ends the row
     if (!take_back(*part, now, effects)) {
       if (part->take() == nullptr) return false;  // its answer has just come, and answered() follows
       part->dropped = true;
     }
   } else if (row.state == Row::State::kWaiting && row.handle != dispatch::kNone) {
-    // When it does not wait any more, its start or its end is among the actions that are still to be settled.
+    // If it no longer waits, its start or end is among the unsettled actions.
     static_cast<void>(scheduler_.cancel(row.handle, row.tag(), now, effects.actions));
   }
   return true;
 }
 
-// A start that was decided under the lock that is still held has not been sent, and need not be.
+// A start decided under the lock that is still held has not been sent, and need not be.
 bool Desk::take_back(UpstreamCall::Part& part, TimeNs now, Effects& effects) {
   UpstreamCall* const upstream = &part.upstream();
   const auto at = std::find(effects.starts.begin(), effects.starts.end(), upstream);
@@ -460,7 +460,7 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   effects.releases.push_back(&call);
 }
 
-// The row ends without what is still under way of it.
+// Ends the row and abandons its roots that are still under way.
 void Desk::leave_flow(Row& row, TimeNs now) {
   if (row.call->kind != Call::Kind::kAudit) flow_books_.ended(row, now);
   for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
@@ -472,7 +472,7 @@ void Desk::leave_flow(Row& row, TimeNs now) {
 // ---- time ----
 
 void Desk::tick(TimeNs now, Effects& effects) {
-  // Not only when a deadline has come: `late` looks again at what waits, which it does at events only.
+  // This runs even without a new deadline: `late` otherwise reexamines waiting rows only at events.
   if (scheduler_.queued() > 0) {
     scheduler_.expire(now, effects.actions);
     settle(effects, now);
@@ -484,8 +484,8 @@ void Desk::tick(TimeNs now, Effects& effects) {
   look_at_flows(now);
 }
 
-// Rows that no instance in service is long enough for, newcomers and those that waited when it left, wait for
-// unavailable_grace_ms from then on.
+// Rows that fit no instance in service wait for unavailable_grace_ms from their arrival, or from the departure of the
+// last instance that was long enough.
 void Desk::check_fit(TimeNs now, Effects& effects) {
   if (scheduler_.parked() == 0 && !some_unfit_) return;
   some_unfit_ = false;
@@ -536,7 +536,7 @@ void Desk::check_deadlines(TimeNs now, Effects& effects) {
   end_late(now, effects);
 }
 
-// ---- the gateway's own ----
+// ---- requests by the gateway ----
 
 void Desk::audit_ended(Audit& audit) {
   const auto result = audits_.ended(audit);

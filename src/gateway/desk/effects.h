@@ -1,4 +1,4 @@
-// What a decision under the router's lock asks for, to be done once the lock is released.
+// The effects of a decision made under the router's lock, carried out after the lock is released.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,10 @@ class UpstreamCall;
 struct Instance;
 
 struct Effects {
-  dispatch::Actions actions;  // of the scheduler, not yet turned into the effects below
+  dispatch::Actions actions;  // scheduler actions not yet turned into the effects below
   std::vector<UpstreamCall*> starts;
   std::vector<Call*> releases;  // one for each row that has ended
-  // To be written, of rows that have ended (null: of a visit), and submitted.
+  // Audits to write, for rows that have ended (null: of a visit), and submit.
   std::vector<std::pair<Audit*, const Row*>> audits;
   std::vector<std::pair<Call*, std::unique_ptr<PartialAnswer>>> partials;
   std::vector<std::shared_ptr<Instance>> checks;

@@ -19,7 +19,7 @@ Fault unusable(const std::string& what) {
   return Fault{Code::kInternal, "the answer of a stage cannot go on: " + what};
 }
 
-// The labels with the greatest scores, best first, as bytes that the source keeps: INT32 numbers, then FP32 scores.
+// The labels with the greatest scores, best first, as bytes kept by the source: INT32 numbers, then FP32 scores.
 std::shared_ptr<const std::string> best_labels(std::string_view raw, std::size_t most, std::size_t* count) {
   const auto scores = floats(raw);
   std::vector<std::int32_t> order(scores.size());
@@ -40,8 +40,8 @@ std::shared_ptr<const std::string> best_labels(std::string_view raw, std::size_t
   return made;
 }
 
-// Runs of tokens whose most likely label is not `O`: as B-X and I-X say where the labels have such names, else runs of
-// one label. The first and last token, which tokenizers set, are in none.
+// Finds runs of tokens whose most likely label is not `O`: by B-X and I-X if the labels have such names, else runs of
+// one label. The first and last token, which tokenizers add, are in none.
 std::vector<std::pair<std::uint32_t, std::uint32_t>> spans_of(const ModelSpec& model, std::string_view raw,
                                                               std::size_t labels, std::size_t tokens) {
   const auto scores = floats(raw);
@@ -73,7 +73,7 @@ std::vector<std::pair<std::uint32_t, std::uint32_t>> spans_of(const ModelSpec& m
   return spans;
 }
 
-// Token ids of a row: those that it came with, or its own where it was a piece of them, or a text.
+// Returns a row's token ids: the original ones, or its current ones if it is a piece or was a text.
 std::shared_ptr<const std::vector<std::int64_t>> ids_of(const FlowSource& from, const Row& row, std::uint64_t* bytes) {
   if (from.ids != nullptr && !from.framed) return from.ids;
   auto own = std::make_shared<std::vector<std::int64_t>>();
@@ -82,7 +82,7 @@ std::shared_ptr<const std::vector<std::int64_t>> ids_of(const FlowSource& from, 
   return own;
 }
 
-// The tokens that go on.
+// Returns the token ids that go on after pruning.
 std::shared_ptr<const std::vector<std::int64_t>> pruned(const FlowSpec::Prune& prune,
                                                         std::shared_ptr<const std::vector<std::int64_t>> ids,
                                                         std::string_view raw, std::uint64_t* bytes) {
@@ -124,7 +124,7 @@ MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, 
     *bytes += to.pieces.size() * sizeof(to.pieces.front());
     return {};
   }
-  std::size_t there = 1;  // children that the answer has
+  std::size_t there = 1;  // children in the answer
   std::shared_ptr<const std::string> best;
   if (expand.kind == Expand::Kind::kTopK) {
     best = best_labels(answer.raw(read), expand.max, &there);
@@ -164,7 +164,7 @@ MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, 
         answer.cut(take.index, want, cells.of);
         if (cells.of.size() != want) return unusable("an output is shorter than its shape says");
         if (each && cells.of.size() > to.count) cells.of.resize(to.count);
-        *bytes += answer.raw(take.index).size();  // all of it is kept, what is beyond `max` too
+        *bytes += answer.raw(take.index).size();  // the whole output is kept, including children beyond `max`
       }
     }
     *bytes += cells.of.size() * sizeof(std::string_view);
@@ -177,7 +177,7 @@ MaybeFault join(const std::vector<const FlowSource*>& parts, const ModelSpec& mo
                 std::uint64_t* bytes) {
   to.count = 1;
   to.texts = parts.front()->texts;
-  for (const auto* part : parts) {  // steps that stand beside each other are of one part
+  for (const auto* part : parts) {  // adjacent steps belong to one part
     std::int64_t known = -1;
     for (std::size_t i = 0; i < part->inputs.size() && !to.texts; ++i) {
       if (model.inputs[i].item == 0) continue;

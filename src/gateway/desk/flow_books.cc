@@ -36,7 +36,7 @@ void FlowBooks::audited(const ModelSpec& of, std::int32_t stage, std::int32_t va
     auto& all = stages(of);
     const auto s = static_cast<std::size_t>(stage);
     const auto v = static_cast<std::size_t>(variant);
-    if (s >= all.size() || v >= all[s].variants.size()) return;  // of another flow by now
+    if (s >= all.size() || v >= all[s].variants.size()) return;  // of a newer flow
     ++all[s].variants[v].shadow_rows;
     all[s].variants[v].shadow_agreed += disagreed ? 0 : 1;
   }

@@ -9,7 +9,7 @@
 namespace arlo::gateway {
 namespace {
 
-// Fields of inference.ModelInferRequest and the messages in it.
+// Field numbers of inference.ModelInferRequest and its messages.
 enum Field : std::uint8_t { kParameters = 4, kInputs = 5, kOutputs = 6, kRaw = 7 };
 enum TensorField : std::uint8_t { kName = 1, kDatatype = 2, kShape = 3 };
 
@@ -24,7 +24,7 @@ void bytes(std::string& out, std::uint32_t field, std::string_view value) {
   out.append(value);
 }
 
-constexpr std::size_t kBytesOfToken = 4;  // of a text that is not cut into tokens yet, about
+constexpr std::size_t kBytesOfToken = 4;  // estimate for a text that is not tokenised yet
 
 std::string raw_of(const std::vector<std::int64_t>& values, std::size_t item) {
   std::string raw(values.size() * item, '\0');
@@ -146,8 +146,8 @@ MaybeFault VisitCall::write() {
   source->read(source->pieces.size() == 1 ? 0 : static_cast<std::size_t>(index), ids);
   std::string raw;
   for (const auto& input : model->inputs) {
-    if (input.role == Role::kOther) continue;  // made up, as for a client that leaves it out
-    std::string_view sent;                     // by the client
+    if (input.role == Role::kOther) continue;  // given a default, as for a client that omits it
+    std::string_view sent;                     // the client's value
     if (input.role == Role::kTensor) {
       const int at = state->model->find_input(input.name);
       if (at >= 0) sent = root->row->call->request.row_bytes(static_cast<std::size_t>(at), root->row->index);
@@ -171,7 +171,7 @@ MaybeFault VisitCall::write() {
   return bind(raw);
 }
 
-// As a client's text; what is too long is cut, on the side that the model's tokenizer does.
+// Writes a text like a client's; text over the limit is truncated on the side that the model's tokenizer truncates.
 MaybeFault VisitCall::write_text(std::string_view text) {
   std::string tensor;
   bytes(tensor, kName, kText);
@@ -219,7 +219,7 @@ bool VisitCall::starts_as(dispatch::VariantId as, const FlowState& in_force) {
     request = {};
     return !write();
   }
-  // One that has come with a newer deployment than its own.
+  // The variant may come from a newer deployment than the visit's.
   const auto& stages = in_force.model->flow->stages;
   if (static_cast<std::size_t>(stage) >= stages.size()) return false;
   const auto& theirs = stages[static_cast<std::size_t>(stage)].variants;

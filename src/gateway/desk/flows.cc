@@ -1,4 +1,4 @@
-// The desk's pipelines: visits begin, what they say goes to the pipeline, and what that decides is carried out.
+// The desk's pipelines: starts visits, reports their answers to the pipeline, and carries out its decisions.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -63,7 +63,7 @@ Fault too_large(const FlowSpec& flow) {
                                         std::to_string(flow.max_bytes) + "): send it in parts"};
 }
 
-// Models of the ways of what joins: what all have in common, and in brackets the rest of each.
+// Returns the models on the ways of joined rows: the common prefix, then the rest of each in brackets.
 std::string route_of(const std::vector<const FlowSource*>& parts) {
   std::vector<std::string_view> all;
   for (const auto* part : parts) {
@@ -83,7 +83,7 @@ std::string route_of(const std::vector<const FlowSource*>& parts) {
   return route + ")";
 }
 
-// Variants that a row with this `pin` may take, as flow::pipeline::RootArrival has them.
+// Sets the variants allowed by this `pin`, in the form of flow::pipeline::RootArrival.
 MaybeFault pinned(const FlowSpec& flow, std::string_view pin, std::uint64_t* may_take) {
   const auto wrong = [](std::string what) {
     return Fault{Code::kInvalidArgument, "parameter 'pin' " + std::move(what)};
@@ -116,7 +116,7 @@ MaybeFault pinned(const FlowSpec& flow, std::string_view pin, std::uint64_t* may
   return {};
 }
 
-// What the call wants of the way that its rows take, and whose they are.
+// Reads the call's wishes for its rows' journeys, and its tenant.
 MaybeFault wishes_of(const Call& call, const FlowState& state, pipeline::RootArrival& wished, std::size_t& tenant) {
   const auto& flow = *state.model->flow;
   if (call.kind == Call::Kind::kAudit) {
@@ -135,7 +135,7 @@ MaybeFault wishes_of(const Call& call, const FlowState& state, pipeline::RootArr
                  "parameter 'tenant' names " + quoted(wishes.tenant) + ", which is none of the tenants:" + names};
   }
   wished.min_accuracy = wishes.min_accuracy;
-  wished.utility = wishes.utility / state.tenants.price(tenant);  // a price of its own: one counts beside the other
+  wished.utility = wishes.utility / state.tenants.price(tenant);  // prices make tenants' rows comparable
   return {};
 }
 
@@ -144,7 +144,7 @@ MaybeFault wishes_of(const Call& call, const FlowState& state, pipeline::RootArr
 std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>& model, TimeNs now) {
   auto& state = flows_.at(model->variant);
   if (state == nullptr || state->model->flow->content != model->flow->content) {
-    const auto before = state;  // its roots hold it until they have ended
+    const auto before = state;  // its roots hold it until they end
     state = std::make_shared<FlowState>(model, scheduler_);
     flow_books_.begin(*model, before != nullptr && before->model->flow->tenants != model->flow->tenants);
     for (const auto& stage : model->flow->stages) {
@@ -164,7 +164,7 @@ std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>&
   return state;
 }
 
-// All rows of the call arrive; the pipeline's steps follow (pump).
+// All rows of the call arrive; pump() then runs the pipeline's steps.
 void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
   const bool own = call.kind == Call::Kind::kAudit;
   if (const auto& now_there = flows_.at(call.model->variant);
@@ -179,7 +179,7 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
     fail(call, std::move(*bad), Call::kNoRow, now, effects);
     return;
   }
-  for (auto& row : call.rows) {  // all are counted, whichever of them is refused
+  for (auto& row : call.rows) {  // all are counted, whichever is refused
     row.flow = std::make_unique<FlowRow>();
     row.flow->state = state;
     row.flow->tenant = tenant;
@@ -212,7 +212,7 @@ void Desk::begin_roots(Row& row, pipeline::RootArrival wished, TimeNs now, Effec
   if (all->count > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
     return refuse(pipeline::DropReason::kFanout);
   }
-  // What is behind the entry is never refused for a full queue, so it is counted before.
+  // Stages behind the entry never refuse for a full queue, so their rows are counted here.
   const double to_come = (state->core.roots() + static_cast<double>(all->count)) * (state->best.rows - 1);
   const auto stages = static_cast<double>(flow.stages.size());
   if (state->core.roots() > 0 && to_come > config_.dispatch().max_queued() * (stages - 1)) {
@@ -242,7 +242,7 @@ void Desk::begin_roots(Row& row, pipeline::RootArrival wished, TimeNs now, Effec
   }
 }
 
-// Carries out what the pipelines decide, and tells them what has become of visits, until there is nothing of either.
+// Carries out the pipelines' decisions and reports ended visits to them, until neither remains.
 void Desk::pump(TimeNs now, Effects& effects) {
   if (pumping_ || flow_states_.empty()) return;
   pumping_ = true;
@@ -280,7 +280,7 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
       join_rows(root, step, now);
       return;
     case pipeline::Step::Kind::kCancel: {
-      // An expiry that is still to be read would be of a handle that may be another's by now.
+      // An unread expiry would name a handle that another row may have by now.
       settle(effects, now);
       VisitCall* const visit = std::exchange(state.visits.at(step.visit), nullptr);
       if (visit == nullptr) return;
@@ -305,7 +305,7 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
   }
 }
 
-// Makes the row of what has come of a fork's row, in the order in which it was made there.
+// Joins the products of a fork's row into one row, in the order in which the fork made them.
 void Desk::join_rows(FlowRoot& root, const pipeline::Step& step, TimeNs now) {
   FlowState& state = *root.state;
   const FlowSpec& flow = *state.model->flow;
@@ -335,7 +335,7 @@ void Desk::join_rows(FlowRoot& root, const pipeline::Step& step, TimeNs now) {
   const auto& edges = flow.stages[tail].edges;
   const auto at =
       std::find_if(edges.begin(), edges.end(), [&](const auto& e) { return e.core == step.edge; }) - edges.begin();
-  ++counts.at(tail).variants.front().made.at(static_cast<std::size_t>(at));  // of no one variant
+  ++counts.at(tail).variants.front().made.at(static_cast<std::size_t>(at));  // of no single variant
   root.sources.push_back(source);
   state.core.joined(step.visit, source->length(head), reinterpret_cast<std::uint64_t>(source.get()), now);
 }
@@ -347,7 +347,7 @@ void Desk::enter_stage(FlowRoot& root, const pipeline::Step& step, TimeNs now, E
   if (visits.size() <= step.visit) visits.resize(step.visit + 1);
   visits[step.visit] = visit;
   auto bad = visit->write();
-  if (bad && step.edge >= 0 && !source.inputs.empty()) {  // it was not the client who wrote it
+  if (bad && step.edge >= 0 && !source.inputs.empty()) {  // the client did not write it
     const auto& name = root.state->model->flow->stages[static_cast<std::size_t>(step.stage)].name;
     bad = Fault{Code::kInternal, "what goes to stage '" + name + "' of the pipeline does not fit it: " + bad->message};
   }
@@ -371,15 +371,15 @@ void Desk::enter_stage(FlowRoot& root, const pipeline::Step& step, TimeNs now, E
 
 namespace {
 
-// What becomes of a row that a visit has answered.
+// The outcome of a row after a visit's answer.
 struct Judged {
   Said said;
-  std::vector<std::int32_t> edges;           // that it takes; none: it ends there
-  std::vector<double> together;              // the probabilities of its way so far, where they are mixed
-  std::shared_ptr<const FlowAnswer> answer;  // where it may be the client's
+  std::vector<std::int32_t> edges;           // edges it takes; none: it ends there
+  std::vector<double> together;              // probabilities over its way so far, if they are mixed
+  std::shared_ptr<const FlowAnswer> answer;  // may be the client's answer
 };
 
-// The answer goes with that of the edge's head, or counts where none comes.
+// Whether the answer is mixed with that of the edge's head, or is used if none comes.
 bool goes_beside(const FlowState& state, const FlowSpec::Edge& edge) {
   return state.core.spec().edges[static_cast<std::size_t>(edge.core)].falls_back;
 }
@@ -412,7 +412,7 @@ Judged judge(const VisitCall& visit) {
   return judged;
 }
 
-// What its edges make of it, which the root keeps.
+// Makes the children on its edges, which the root keeps.
 MaybeFault make_children(const VisitCall& visit, const Judged& judged, std::vector<FlowStageCounts>& counts,
                          std::vector<pipeline::Children>& children) {
   FlowRoot& root = *visit.root;
@@ -456,7 +456,7 @@ MaybeFault make_children(const VisitCall& visit, const Judged& judged, std::vect
   return {};
 }
 
-// The pipeline has not heard of it yet, and it is no more.
+// Reports a failed visit that the pipeline has not heard of yet.
 void tell_failed(FlowState& state, pipeline::VisitId id, const VisitCall& visit, bool again, TimeNs now) {
   if (again) {
     state.core.again(id, now);
@@ -529,13 +529,13 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     ++by_variant.ended;
     to.executed_ns = std::max(to.executed_ns, visit.source->executed_ns + row.executed_ns());
   }
-  // A row that an edge took, and made nothing of, has no answer.
+  // A row whose edge made no children has no answer.
   if (judged.edges.empty() || spec.told) to.answers.push_back(*judged.answer);
   leave();
   state.core.finish(id, children, now);
 }
 
-// No further answer comes: the one before counts.
+// No further answer comes: the previous one is used.
 void Desk::falls_back(FlowRow& row, const FlowSource& from) {
   const auto& before = *from.before;
   const auto told = std::find_if(row.answers.begin(), row.answers.end(), [&](const auto& each) {
@@ -562,7 +562,7 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
   flow.accuracy += (root.accuracy < 0 || step.failed ? step.accuracy : root.accuracy) / flow.all;
   flow.ended += step.failed ? 0 : 1;
   flow.best = flow.best && root.best;
-  // In part is enough where some part of the row has been answered, or may still be.
+  // A partial answer suffices if some part of the row has been answered, or still may be.
   const bool partial = root.state->model->flow->core.on_drop == pipeline::OnDrop::kPartial;
   const bool nothing = flow.ended == 0 && flow.roots.empty();
   if (partial ? nothing : step.failed) {
@@ -576,7 +576,7 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
   }
 }
 
-// What a visit's row took of a worker is its tenant's.
+// Charges the worker time of a visit's row to its tenant.
 void Desk::took_worker(const VisitCall& visit, const Row& row) {
   FlowState& state = *visit.root->state;
   if (state.model->flow->tenants.empty() || visit.root->row->call->kind == Call::Kind::kAudit) return;

@@ -13,7 +13,7 @@
 namespace arlo::gateway {
 namespace {
 
-// Ids of the tokens that the row was last sent with.
+// Collects the token ids with which the row was last sent.
 void tokens_of(const Row& row, Scratch& scratch) {
   worded(row).ids(row.index, scratch.ids);
   const auto& tokens = row.journey->tokens;
@@ -22,7 +22,7 @@ void tokens_of(const Row& row, Scratch& scratch) {
   scratch.ids.resize(tokens->size());
 }
 
-// Of values for each token, padding included, those of words.
+// Keeps only the values of words, out of one per token including padding.
 void only_words(const flow::Vocabulary& vocabulary, const std::vector<std::int64_t>& ids, std::vector<float>& values) {
   std::size_t words = 0;
   for (std::size_t i = 0; i < std::min(ids.size(), values.size()); ++i) {
@@ -31,15 +31,15 @@ void only_words(const flow::Vocabulary& vocabulary, const std::vector<std::int64
   values.resize(words);
 }
 
-// Texts that are cut end after other words in each vocabulary.
+// Whether the text may be truncated: truncated texts end after different words in each vocabulary.
 bool perhaps_cut(const Row& row, std::size_t wording) {
   const ModelSpec& model = *row.call->model;
   const std::int32_t longest = wording == 0 ? model.longest : model.wordings[wording - 1]->longest;
   return row.call->request.in(wording).lengths()[row.index] >= longest;
 }
 
-// The same on the way to a stage of another vocabulary: `scratch.kept` is of the row's tokens there. What was left out
-// before stays so. How many tokens there were to choose from; 0: all of its text goes.
+// Prunes on the way to a stage with another vocabulary: `scratch.kept` holds the row's tokens there. Tokens left out
+// before stay out. Returns how many tokens there were to choose from; 0: all of its text goes.
 std::size_t reworded(const Row& row, std::int32_t to, Scratch& scratch, std::int32_t under) {
   const auto& journey = *row.journey;
   const auto& cascade = row.cascade();
@@ -126,7 +126,7 @@ void begin_journey(Row& row, std::uint64_t number) {
   const int named = cascade.find_point(wishes.point);
   journey.point = &cascade.points[named < 0 ? cascade.point : static_cast<std::size_t>(named)];
   journey.entered_ns = row.call->received_ns;
-  // Rows of clients with wishes of their own are not what the cascade was searched on.
+  // Rows with client wishes differ from the data on which the cascade was fitted.
   journey.drawn = row.call->kind != Call::Kind::kAudit && wishes.usual() && Audits::drawn(cascade, facts);
   if (!journey.drawn) return;
   journey.sample = std::make_shared<SampledRow>();
@@ -247,7 +247,7 @@ RowResponse answer_of(const Call& call, Journey& journey, bool final) {
       std::fill(q.begin(), q.end(), std::nan(""));
     }
   }
-  // All is written before views are taken: the bytes move as they grow.
+  // All bytes are written before views are taken, because growth moves them.
   std::string& made = journey.made;
   append(made, static_cast<std::int32_t>(journey.answered_by));
   append(made, static_cast<float>(journey.confidence));
@@ -255,7 +255,7 @@ RowResponse answer_of(const Call& call, Journey& journey, bool final) {
   for (const double p : q) append(made, static_cast<float>(p));
   if (mixed) {
     for (const double p : q) append(made, static_cast<float>(std::log(p)));
-  } else if (ordered) {  // as the cascade names its labels, whatever the stage's order is
+  } else if (ordered) {  // in the label order of the cascade, not of the stage
     std::vector<float> places(stage.label_order.size(), std::nanf(""));
     for (std::size_t i = 0; i < std::min(places.size(), logits.size()); ++i) places[stage.label_order[i]] = logits[i];
     for (const float z : places) append(made, z);

@@ -1,4 +1,4 @@
-// A row's way through the stages of a cascade. Under the router's lock until the row has ended, as the row is.
+// A row's way through the stages of a cascade. Protected like the row: by the router's lock until the row has ended.
 #pragma once
 
 #include <array>
@@ -23,42 +23,42 @@ struct Journey {
 
   flow::RowFacts facts;
   const Cascade::Point* point = nullptr;  // of the call's cascade
-  std::int32_t stage = 0;                 // that it waits for or runs on, or that was its last
-  std::int32_t answered_by = kNoStage;    // whose answer is kept
+  std::int32_t stage = 0;                 // the one that it waits for or runs on, or its last
+  std::int32_t answered_by = kNoStage;    // the stage of the kept answer
   std::int32_t last_visited = 0;
   bool escalated = false;                   // it went on from some stage
-  std::shared_ptr<const std::string> kept;  // that answer, ModelInferResponse of the worker
+  std::shared_ptr<const std::string> kept;  // the worker's ModelInferResponse with the kept answer
   RowResponse parsed;                       // views into `kept`
-  double confidence = 0;                    // of that answer
+  double confidence = 0;                    // of the kept answer
   flow::Reason reason = flow::Reason::kFinal;
-  flow::Mix mix;                                             // of an ensemble alone
-  std::size_t wording = 0;                                   // that its tokens are of (InferRequest::in)
-  std::shared_ptr<const std::vector<std::uint32_t>> tokens;  // places of those that go on; null: all
-  std::int32_t pruned = 0;                                   // tokens left out on the way, in all
-  TimeNs entered_ns = 0;                                     // the line of its stage
+  flow::Mix mix;                                             // ensembles only
+  std::size_t wording = 0;                                   // index of its tokens' wording (InferRequest::in)
+  std::shared_ptr<const std::vector<std::uint32_t>> tokens;  // indexes of those that go on; null: all
+  std::int32_t pruned = 0;                                   // tokens left out in total
+  TimeNs entered_ns = 0;                                     // when it entered the line of its stage
   std::array<Visit, flow::kMaxStages> visits;
-  std::string made;                    // bytes of the outputs that are made here
-  bool drawn = false;                  // by chance: the last stage shall be heard in any case (audit.h)
-  std::shared_ptr<SampledRow> sample;  // of such a row, as long as it may come into the sample
+  std::string made;                    // bytes of the outputs made here
+  bool drawn = false;                  // by chance: the last stage is asked in any case (audit.h)
+  std::shared_ptr<SampledRow> sample;  // of a drawn row, while it may enter the sample
 
   [[nodiscard]] bool answered() const { return answered_by != kNoStage; }
 };
 
-// What a row of a stream has while it goes on, for a client that wants to see it.
+// The answer so far of a row of a stream, for a client that wants it.
 struct PartialAnswer {
   std::uint32_t row;
   TimeNs at_ns;
-  Journey journey;  // as it was then
+  Journey journey;  // a snapshot
 };
 
-// Begins the way of a new row of a cascade.
+// Starts the journey of a new row of a cascade.
 void begin_journey(Row& row, std::uint64_t number);
 
-// The outputs of a row as its client asked for them: of one that has ended, or, while it goes on, those so far, with no
+// Returns the outputs that the client asked for: of an ended row, or, while it goes on, the outputs so far, with no
 // reason (-1).
 RowResponse answer_of(const Call& call, Journey& journey, bool final);
 
-// For reuse: nothing here outlives a decision.
+// Buffers for reuse: nothing here outlives a decision.
 struct Scratch {
   std::vector<float> logits, end_logits, importance;
   std::vector<double> q;
@@ -66,24 +66,24 @@ struct Scratch {
   std::vector<std::uint32_t> kept;
 };
 
-// What a stage said of the row that it has just answered.
+// Returns the signals of the stage that has just answered the row.
 flow::Signals signals_of(const Row& row, Scratch& scratch);
 
-// Of a good answer with these signals: kept from now on.
+// Keeps a good answer with these signals from now on.
 void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scratch& scratch);
 
-// Its tokens, all of them, as that stage counts them.
+// Returns the number of the row's tokens, unpruned, in that stage's vocabulary.
 std::int32_t length_at(const Row& row, std::int32_t stage);
-std::int32_t last_length(const Row& row);  // the same of the last stage
+std::int32_t last_length(const Row& row);  // the same for the last stage
 
-// Its request in the tokens that the row has now.
+// Returns its request in the row's current vocabulary.
 const InferRequest& worded(const Row& row);
 
-// It goes to that stage: where the stage has another vocabulary, with all of its text.
+// Moves the row to that stage, with all of its text if the stage has another vocabulary.
 void reword(Row& row, std::int32_t stage);
 
-// Leaves out what does not matter, on the way to the stage `to`: the row is shorter from now on, and in the words of
-// that stage. `under`: as flow::prune() has it. How many tokens: 0: it is as it was.
+// Leaves out unimportant words on the way to the stage `to`: the row becomes shorter, in the vocabulary of that stage.
+// `under`: as in flow::prune(). Returns the number of tokens; 0: the row is unchanged.
 std::int32_t shorten(Row& row, std::int32_t to, Scratch& scratch, std::int32_t under = 0);
 
 }  // namespace arlo::gateway

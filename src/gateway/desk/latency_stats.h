@@ -1,5 +1,5 @@
-// Latencies, two ways: a sliding window with percentiles for people and the control plane, and fixed buckets that only
-// grow for Prometheus. Not synchronised: the router's lock covers them.
+// Latencies in two forms: a sliding window with percentiles for people and the control plane, and fixed cumulative
+// buckets for Prometheus. Not synchronised: the router's lock covers them.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace arlo::gateway {
 
-// Percentiles over the last kSlots seconds, within 3 %: log-linear buckets, 32 to a power of two, of which the middle
-// is reported.
+// Percentiles over the last kSlots seconds, within 3 %, from log-linear buckets, 32 per power of two; the middle of a
+// bucket is reported.
 class LatencyWindow {
  public:
   static constexpr std::uint32_t kSlots = 10;
@@ -39,13 +39,13 @@ class LatencyWindow {
 };
 
 // Cumulative histogram for Prometheus. Bounds from 0.25 ms to 30 s, about two per power of two: encoders answer in
-// milliseconds, queues and time-outs reach seconds, and a quantile read from the buckets is within 20 % or so.
+// milliseconds, queues and timeouts reach seconds, and a quantile read from the buckets is within about 20 %.
 class LatencyBuckets {
  public:
   static constexpr std::array<double, 20> kBoundsS = {0.00025, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003,
                                                       0.005,   0.0075, 0.01,    0.02,  0.03,   0.05,  0.1,
                                                       0.2,     0.5,    1.0,     2.0,   5.0,    30.0};
-  // A sampled request that fell into a bucket: the last one.
+  // The last sampled request that fell into a bucket.
   struct Exemplar {
     std::string trace_id;  // empty: none
     double value_s = 0;
@@ -53,7 +53,7 @@ class LatencyBuckets {
   };
 
   void record(std::uint64_t us);
-  // The value was just recorded.
+  // Attaches an exemplar to the value just recorded.
   void exemplify(std::uint64_t us, const std::string& trace_id, std::uint64_t at_unix_ms);
   [[nodiscard]] const std::vector<Exemplar>& exemplars() const { return exemplars_; }  // by bucket, or empty
   [[nodiscard]] const std::array<std::uint64_t, kBoundsS.size() + 1>& counts() const { return counts_; }

@@ -28,7 +28,7 @@ class Families {
     if (all_.back().name.ends_with("_total")) all_.back().type = MetricType::Counter;
     if (histogram) all_.back().type = MetricType::Histogram;
   }
-  // `model`: of which all further values are; empty: of none.
+  // `model`: label of all further values; empty: none.
   void of(const std::string& model) { model_ = model; }
   void value(double value, const Labels& labels = {}) {
     prometheus::ClientMetric& metric = labelled(labels);
@@ -38,7 +38,7 @@ class Families {
     if (exemplars_ != nullptr) (*exemplars_)[{all_.back().name, all_.back().metric.size()}] = buckets.exemplars();
     histogram(buckets.counts(), buckets.sum_s(), {}, [](std::size_t i) { return LatencyBuckets::kBoundsS[i]; });
   }
-  // `bound` of each bin but the last, which is open above.
+  // `bound`: upper bound of each bin except the last, which is open.
   void histogram(const auto& bins, double sum, const Labels& labels, auto bound) {
     prometheus::ClientMetric& metric = labelled(labels);
     std::uint64_t cumulative = 0;
@@ -71,7 +71,7 @@ struct Seen {
   Histograms histograms;
 };
 
-// Of the rows of a cascade that ended by its rules, those whose answer is the last stage's: by its shadow rows, and the
+// Share of a cascade's rule-ended rows whose answer equals the last stage's, estimated from its shadow rows, with the
 // lower end of the 95 % interval (Wilson, 1927). None without shadow rows.
 struct Agreement {
   double share = 0, low = 0;
@@ -96,7 +96,7 @@ std::optional<Agreement> agreement_of(const v1::Stats& stats) {
   return Agreement{1 - share * differ, 1 - share * most};
 }
 
-// The parts of a model's statistics that values are of, with the labels of each.
+// The parts of a model's statistics, each with its labels.
 constexpr auto kModel = [](const v1::Stats& stats, auto&& each) { each(stats, Labels{}); };
 constexpr auto kOutcomes = [](const v1::Stats& stats, auto&& each) { each(stats.outcomes(), Labels{}); };
 constexpr auto kLevels = [](const v1::Stats& stats, auto&& each) {
@@ -152,7 +152,7 @@ Labels with(Labels labels, const char* name, std::string_view value) {
   return labels;
 }
 
-// A number of each of these parts.
+// Adds one number for each part.
 template <auto Parts, auto Number>
 void each(Families& out, const Seen& seen) {
   Parts(seen.stats, [&](const auto& part, const Labels& labels) {
@@ -160,7 +160,7 @@ void each(Families& out, const Seen& seen) {
   });
 }
 
-// Of all variants of a stage together.
+// Adds a number summed over all variants of a stage.
 template <auto Number>
 constexpr auto kSum = [](const v1::PipelineStageStats& stage) {
   std::uint64_t sum = 0;
@@ -204,7 +204,7 @@ void by_drop(Families& out, const Seen& seen) {
   });
 }
 
-// In equal bins from 0 to 1, and none above.
+// Uses equal bins from 0 to 1, and none above.
 void confidence(Families& out, const Seen& seen) {
   kStages(seen.stats, [&](const v1::StageStats& stage, const Labels& labels) {
     std::vector<std::uint64_t> bins(stage.confidence().begin(), stage.confidence().end());
@@ -215,7 +215,7 @@ void confidence(Families& out, const Seen& seen) {
   });
 }
 
-// 0, 1, then powers of two.
+// Uses bins of 0, 1, then powers of two.
 void children(Families& out, const Seen& seen) {
   kPipeline(seen.stats, [&](const v1::PipelineStageStats& stage, const Labels& labels) {
     if (stage.variants_size() == 0 || stage.variants(0).made_size() == 0) return;
@@ -244,11 +244,11 @@ void types(Families& out, const Seen& seen) {
   });
 }
 
-// One metric. A name in _total is a counter's.
+// One metric. A name in _total denotes a counter.
 struct Metric {
   const char* name;
   const char* help;
-  void (*add)(Families& out, const Seen& seen);  // its values of one model
+  void (*add)(Families& out, const Seen& seen);  // adds the values of one model
   bool histogram = false;
 };
 
@@ -391,7 +391,7 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
     const auto& [name, router, stage] = served[i];
     router->stats(name, &all[i].stats);
     all[i].histograms = router->histograms(name);
-    // Instances that several models share stand with the first of these, so that sums are right.
+    // Instances shared by several models are listed with the first of these, so that sums are right.
     if (told.insert(router).second) continue;
     all[i].stats.clear_instances();
     all[i].stats.clear_ejections();

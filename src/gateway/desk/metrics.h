@@ -1,5 +1,4 @@
-// The gateway's Prometheus metrics, made from the routers' counters when they are asked for: the data path pays
-// nothing.
+// The gateway's Prometheus metrics, computed from the routers' counters on request: the data path pays nothing.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -16,16 +15,16 @@
 
 namespace arlo::gateway {
 
-// Of histograms, by the name of their family and their place in it.
+// Exemplars of histograms, by family name and index.
 using Exemplars = std::map<std::pair<std::string, std::size_t>, std::vector<LatencyBuckets::Exemplar>>;
 
 std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage,
                                                       Exemplars* exemplars = nullptr);
 
-// As OpenMetrics 1.0, with exemplars: traces of requests that fell into a bucket.
+// Writes OpenMetrics 1.0, with exemplars: traces of requests that fell into a bucket.
 std::string write_openmetrics(const std::vector<prometheus::MetricFamily>& families, const Exemplars& exemplars);
 
-// All of it as whoever asks takes it, by the value of his Accept header: as OpenMetrics, or as the older text.
+// The metrics in the format that an Accept header asks for: OpenMetrics, or the older text format.
 struct MetricsText {
   std::string body;
   std::string_view type;  // of the content

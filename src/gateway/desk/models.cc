@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMostModels = 64;
 constexpr std::uint64_t kFarAhead = 1'000'000'000;
 
-// Versions only grow, so one near the end of the numbers would shut out every later deployment.
+// Versions only grow, so a version near the maximum would lock out every later deployment.
 MaybeFault check_version(std::uint64_t wanted, std::uint64_t in_force) {
   if (wanted <= in_force || wanted - in_force <= kFarAhead) return {};
   return Fault{Code::kFailedPrecondition, "deployment version " + std::to_string(wanted) + " is far ahead of version " +
@@ -136,7 +136,7 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
   }
   if (router == nullptr) router = &first();
   if (auto fault = check_version(deployment.version(), router->deployment().version())) return fault;
-  std::vector<std::shared_ptr<const TextSpec>> ready;  // takes a while, so not under the router's lock
+  std::vector<std::shared_ptr<const TextSpec>> ready;  // compiled outside the router's lock, as it takes a while
   for (const v1::Model* model : models_of(deployment)) ready.push_back(make_text(model->tokenizer()));
   if (auto fault = router->apply(deployment, reply)) return fault;
 

@@ -1,8 +1,8 @@
-// The models that the gateway serves. Those of one deployment share their instances, and so a router; those of others
-// have routers of their own, and touch each other nowhere.
+// The models that the gateway serves. Models of one deployment share instances, and so a router; other deployments have
+// separate routers, which never interact.
 //
-// There is always one router, nameless until the first deployment comes; what is asked for before it, or by a name that
-// no model has, is counted there. Routers stay until the gateway ends. Every method may be called from any thread.
+// There is always one router, nameless until the first deployment comes; it counts requests before that, and requests
+// for unknown models. Routers stay until the gateway ends. Every method may be called from any thread.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -25,7 +25,7 @@ class Models {
   Models(const Models&) = delete;
   Models& operator=(const Models&) = delete;
 
-  // As of Router, for all of them and those that come later.
+  // Calls Router::start for all present and future routers.
   void start(Lane& lane);
   void close();
   void stop();
@@ -33,32 +33,32 @@ class Models {
   struct Served {
     std::string name;
     Router* router;
-    bool stage = false;  // clients do not see it: it answers for a cascade
+    bool stage = false;  // hidden from clients: it answers for a cascade
   };
-  // By the model's name; nullptr: none has it.
+  // Finds a router by the model's name; nullptr: none.
   [[nodiscard]] Router* find(std::string_view name) const;
   [[nodiscard]] Router& first() const;
-  // Those that are deployed, by name.
+  // Returns the deployed models, by name.
   [[nodiscard]] std::vector<Served> served() const;
-  // Of one model, or without a name of the only deployment. NOT_FOUND, INVALID_ARGUMENT.
+  // Picks the router of a model, or without a name, of the only deployment. NOT_FOUND, INVALID_ARGUMENT.
   MaybeFault pick(const std::string& name, Router** router) const;
-  // 'a', 'b': for people.
+  // Returns the names as 'a', 'b', for messages.
   [[nodiscard]] std::string names() const;
-  // Some model is served, and each is ready.
+  // Returns whether some model is served, and each is ready.
   [[nodiscard]] bool ready() const;
 
-  // Makes the models of a deployment be served so: in place of the only one, whatever its models were, or beside
-  // others. Faults as of Router::apply.
+  // Serves the models of a deployment: in place of the only deployment, whichever models it had, or in addition to
+  // others. Faults as in Router::apply.
   MaybeFault apply(const v1::ApplyRequest& request, v1::ApplyReply* reply);
 
  private:
   const v1::GatewayConfig& config_;
   std::mutex applying_;   // one deployment at a time
-  bool stopped_ = false;  // under it: a router that came now would have no lane
+  bool stopped_ = false;  // under applying_: a new router would have no lane
   mutable std::shared_mutex mutex_;
   Lane* lane_ = nullptr;
   bool closed_ = false;
-  std::vector<std::unique_ptr<Router>> routers_;  // in the order in which they came
+  std::vector<std::unique_ptr<Router>> routers_;  // in order of creation
   [[nodiscard]] std::size_t deployments() const;
 
   struct Entry {

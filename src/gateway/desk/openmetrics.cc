@@ -1,4 +1,4 @@
-// The form of metrics that has a place for exemplars; the library writes the older one only.
+// The metrics format that supports exemplars; the library writes only the older one.
 #include <prometheus/text_serializer.h>
 
 #include <charconv>

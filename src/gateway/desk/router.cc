@@ -11,7 +11,7 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr TimeNs kTick = 10'000'000;                          // how late an expiry or a check may be
+constexpr TimeNs kTick = 10'000'000;                          // maximum delay of an expiry or a check
 constexpr auto kLastWords = std::chrono::milliseconds(1000);  // for workers, when the gateway ends
 
 dispatch::Options options_of(const v1::DispatchConfig& config) {
@@ -199,7 +199,7 @@ MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply
     fleet_.install(deployment, reply, now_ns(), effects);
   }
   run(effects);
-  lane_->loop().run_here([this] { due(); });  // looks after what has come
+  lane_->loop().run_here([this] { due(); });  // handles pending work
   return {};
 }
 

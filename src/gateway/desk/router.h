@@ -1,8 +1,8 @@
 // Where requests meet instances. The router owns the lock; under it three parts do one job each: the desk keeps the
-// rows, the fleet keeps the instances, the books count. All decisions about both are the scheduler's.
+// rows, the fleet keeps the instances, the books count. The scheduler makes all decisions about both.
 //
 // Threads: every method may be called from any thread. The mutex is never held while a worker is called or a call is
-// completed: what has to be done after it is released is collected in an Effects object.
+// completed: such work is collected in an Effects object and done after the mutex is released.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -36,36 +36,35 @@ class Router final : private UpstreamListener,
   Router(const Router&) = delete;
   Router& operator=(const Router&) = delete;
 
-  // `lane`: where health checks, expiry and drain time-outs run between start() and stop(); it runs until stop() has
-  // returned.
+  // `lane`: runs health checks, expiry and drain timeouts between start() and stop(); it must run until stop() returns.
   void start(Lane& lane);
-  // Not ready from now on, for whoever sends requests here; those under way and those that still come are served.
+  // Reports not ready from now on; requests under way and new ones are still served.
   void close() { closing_ = true; }
-  // Every call is over. Waits a moment for workers that are still at rows whose clients have been answered.
+  // Requires that every call is over. Waits a moment for workers still busy with rows whose clients have been answered.
   void stop();
 
   // ---- data path ----
-  // A model now served, by its name; null: it is not.
+  // Returns a model now served, by its name; null: none.
   [[nodiscard]] std::shared_ptr<const ModelSpec> model(std::string_view name) const;
   // Takes a bound call; complete() follows exactly once, perhaps before this returns.
   void submit(Call& call);
   // The client has gone: the call ends now, wherever its rows are, and completes.
   void cancel(Call& call);
-  // A request refused before it had rows, for the books; `model`: null when it named none of these, which is
-  // counted with the first.
+  // Books a request refused before it had rows; `model`: null when it named none of these, and it is counted with the
+  // first.
   void count_refused(const ModelSpec* model, const Fault& fault);
 
   // ---- control ----
   // FAILED_PRECONDITION / INVALID_ARGUMENT as a fault.
   MaybeFault apply(const v1::Deployment& deployment, v1::ApplyReply* reply);
-  // `done(true)` when drained, `done(false)` after timeout; at once when the instance has nothing to do.
+  // Calls `done(true)` once drained, `done(false)` after the timeout; at once if the instance is empty.
   MaybeFault drain(const std::string& instance, TimeNs timeout, std::function<void(bool)> done);
   [[nodiscard]] v1::Deployment deployment() const;
-  // Of the model of this name; without one of the first, or what was counted before there was any.
+  // Fills the statistics of the named model; without a name, of the first, or the counts from before any model existed.
   void stats(std::string_view model, v1::Stats* out) const;
   void sample(std::string_view model, v1::GetSampleReply* out) const;
   [[nodiscard]] Histograms histograms(std::string_view model) const;
-  // Ready to serve this model: it is in the deployment, and some instance that holds it is active.
+  // Whether the model is in the deployment and some active instance holds it.
   [[nodiscard]] bool ready(std::string_view model) const;
 
  private:

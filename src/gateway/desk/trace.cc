@@ -12,7 +12,7 @@ bool is_hex(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// Of splitmix64: ids that look nothing like each other.
+// The mixing step of splitmix64, for ids that look unrelated.
 std::uint64_t mixed(std::uint64_t value) {
   value += 0x9e3779b97f4a7c15U;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -32,7 +32,7 @@ std::string TraceParent::text() const {
   return "00-" + trace_id + "-" + hex_of(span) + "-" + kDigits[flags >> 4] + kDigits[flags & 15];
 }
 
-// version "-" trace-id "-" parent-id "-" flags; a later version may have more behind it.
+// Format: version "-" trace-id "-" parent-id "-" flags; a later version may append more.
 std::optional<TraceParent> read_traceparent(std::string_view text) {
   constexpr std::size_t kSize = 55;
   if (text.size() < kSize || text[2] != '-' || text[35] != '-' || text[52] != '-') return {};

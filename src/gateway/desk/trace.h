@@ -1,4 +1,4 @@
-// What a request has of a distributed trace: the client's traceparent (W3C Trace Context) or one of ours, and what is
+// A request's part of a distributed trace: the client's traceparent (W3C Trace Context) or a new one, and the header
 // sent on to workers. Pure.
 #pragma once
 
@@ -21,21 +21,21 @@ struct TraceParent {
   [[nodiscard]] std::string text() const;
 };
 
-// None: it is no traceparent, which counts as if there were none.
+// Returns nothing for an invalid traceparent, which is treated as absent.
 std::optional<TraceParent> read_traceparent(std::string_view text);
 
 std::string hex_of(std::uint64_t span);  // 16 digits
 
-// Of a request that has one. `own`: its span; 0: none is made, and workers get what the client sent.
+// The trace of a request. `own`: its span; 0: none is made, and workers get the client's header.
 struct Trace {
   TraceParent parent;  // span 0: the trace begins here
   std::uint64_t own = 0;
   std::string request_id;
   TimeNs began = 0;
 
-  // The span of one execution of one of its rows, which is the same whoever asks.
+  // Returns the span id of one execution of one of its rows; always the same for equal arguments.
   [[nodiscard]] std::uint64_t execution(std::uint32_t row, std::uint32_t attempt) const;
-  // The traceparent that a worker gets with it.
+  // Returns the traceparent sent to a worker for it.
   [[nodiscard]] std::string for_worker(std::uint32_t row, std::uint32_t attempt) const;
 };
 

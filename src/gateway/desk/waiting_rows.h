@@ -1,5 +1,4 @@
-// The rows that wait in the gateway, newest first: a list through the rows themselves, so that keeping it costs
-// nothing.
+// The rows that wait in the gateway, newest first: a list linked through the rows, so that it costs no allocation.
 #pragma once
 
 #include "gateway/desk/call.h"

@@ -58,7 +58,7 @@ bool same(const OutputSpec& a, const OutputSpec& b) {
   return a.datatype == b.datatype && a.token_level == b.token_level && a.dims == b.dims;
 }
 
-// Whether a stage takes the tokens of the first one.
+// Whether a stage uses the first stage's tokens.
 bool of_first_group(const v1::Cascade& cascade, std::size_t stage) {
   return cascade.stages(static_cast<int>(stage)).tokenizer_group() == cascade.stages(0).tokenizer_group();
 }
@@ -69,7 +69,7 @@ bool same(const std::vector<InputSpec>& a, const std::vector<InputSpec>& b) {
   });
 }
 
-// The outputs of all stages, those that some stage lacks as signals.
+// The outputs of all stages; those missing from some stage become signals.
 std::vector<OutputSpec> joined_outputs(const std::vector<std::shared_ptr<const ModelSpec>>& stages) {
   std::vector<OutputSpec> all;
   for (const auto& stage : stages) {
@@ -84,7 +84,7 @@ std::vector<OutputSpec> joined_outputs(const std::vector<std::shared_ptr<const M
   return all;
 }
 
-// Tokens, of the longest runtime of the stages that share a stage's vocabulary.
+// Max length of the longest runtime, in tokens, among the stages that share a stage's vocabulary.
 std::int32_t longest_of(const v1::Cascade& cascade, const std::vector<std::shared_ptr<const ModelSpec>>& stages,
                         std::size_t like) {
   std::int32_t longest = 0;
@@ -106,7 +106,7 @@ std::vector<std::int32_t> levels_of(const v1::Deployment& deployment, const std:
   return {levels.begin(), levels.end()};
 }
 
-// Stages share a vocabulary, or all of them have a tokenizer that makes their tokens of the client's text here.
+// Stages must share a vocabulary, or all must have a tokenizer so that the gateway can tokenise the client's text.
 MaybeFault check_vocabularies(const v1::Cascade& cascade, const std::vector<std::shared_ptr<const ModelSpec>>& stages,
                               const std::string& where) {
   const auto& first = *stages.front();
@@ -273,7 +273,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
 
   auto& outputs = cascade->outputs;
   outputs.logits = model->find_output(from.logits());
-  // Whatever else a worker answers is not usable: rows of one request have to be alike, whichever stage answers them.
+  // Other outputs are unusable: all rows of one request must have the same outputs, whichever stage answers them.
   model->labels.assign(from.labels().begin(), from.labels().end());
   if (from.labels_size() > 0) model->outputs[static_cast<std::size_t>(outputs.logits)].dims = {from.labels_size()};
   if (!from.end_logits().empty()) outputs.end_logits = model->find_output(from.end_logits());
@@ -294,7 +294,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
         (cascade->made & bit) != 0 || std::all_of(stages.begin(), stages.end(), [&](const auto& stage) {
           return stage->find_output(model->outputs[i].name) >= 0;
         });
-    // Of rows whose words were left out it would be about other tokens than the client's.
+    // After pruning, this output would be about other tokens than the client's.
     if (!everywhere || model->outputs[i].name == kImportance) model->inner |= bit;
     if (!model->outputs[i].on_request) {
       if (model->usual == kAllOutputs) model->usual = 0;
@@ -302,7 +302,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
     }
   }
 
-  // An answer about tokens must be about all of them.
+  // An answer about tokens must cover all of them.
   const bool about_tokens = std::any_of(model->outputs.begin(), model->outputs.end(),
                                         [](const auto& output) { return output.token_level && !output.on_request; });
   for (const auto& each : from.points()) {
@@ -328,7 +328,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
     if (cascade->spec.stages[s].judge.score == flow::Score::kOutput) stage.always |= bit(outputs.confidence);
     if (prunes && s + 1 < stages.size()) stage.always |= bit(outputs.importance) & stage.has;
   }
-  // The same stages, but in words of their own; two of one group share them.
+  // Stages with their vocabularies as wordings; two stages of one group share one.
   std::map<std::uint32_t, std::size_t> wordings;
   std::vector<std::shared_ptr<const ModelSpec>> made;
   for (std::size_t s = 0; s < stages.size(); ++s) {

@@ -1,4 +1,4 @@
-// A cascade as the desk runs it: made of a deployment, checked once, then immutable and shared.
+// A cascade as the desk runs it: built from a deployment, checked once, then immutable and shared.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -26,13 +26,13 @@ struct Cascade {
     bool prunes = false;
     std::optional<double> accuracy;  // expected
   };
-  // Where outputs stand in ModelSpec::outputs of the cascade; -1: it has none such.
+  // Indexes in the cascade's ModelSpec::outputs; -1: it has no such output.
   struct Outputs {
     int logits = -1;
     int end_logits = -1;
     int importance = -1;
-    int confidence = -1;  // a stage's own
-    // Made here.
+    int confidence = -1;  // computed by a stage
+    // Computed by the gateway.
     int probabilities = -1;
     int stage = -1;
     int sureness = -1;
@@ -41,48 +41,48 @@ struct Cascade {
   struct Stage {
     std::shared_ptr<const ModelSpec> model;
     std::size_t wording = 0;           // InferRequest::in()
-    std::vector<std::int32_t> levels;  // maximum lengths of its runtimes; empty: its time goes by tokens
-    OutputSet has = 0;                 // of the cascade's outputs
-    OutputSet always = 0;              // of these, what decides
+    std::vector<std::int32_t> levels;  // maximum lengths of its runtimes; empty: its time depends on tokens
+    OutputSet has = 0;                 // subset of the cascade's outputs
+    OutputSet always = 0;              // those needed for decisions
   };
 
   flow::CascadeSpec spec;
-  std::vector<std::string> labels;  // names, for clients; empty: their number varies
+  std::vector<std::string> labels;  // names for clients; empty: their number varies
   std::vector<Stage> stages;
   std::vector<Point> points;
   std::size_t point = 0;  // in force
   Outputs outputs;
-  OutputSet made = 0;  // outputs that no worker is asked for
+  OutputSet made = 0;  // outputs computed here, never requested from a worker
   std::uint64_t version = 0;
   std::uint64_t seed = 0;  // of the soft rule
-  TimeNs margin = 0;       // before its deadline a row with an answer ends with it
+  TimeNs margin = 0;       // a row with an answer ends with it this long before its deadline
   bool expire = false;
   bool fail = false;
   bool auto_price = false;
   double shadow_share = 0;
   double shadow_max_busy = 0;
   double drift_epsilon = 0;
-  std::size_t content = 0;  // hash of all that it is
+  std::size_t content = 0;  // hash of the whole definition
 
-  // What a stage is asked for, of a client's request.
+  // The outputs to request from a stage for a client's request.
   [[nodiscard]] OutputSet asks(std::size_t stage, OutputSet client) const {
     return (client & ~made & stages[stage].has) | stages[stage].always;
   }
-  // -1: there is none of this name.
+  // -1: no point has this name.
   [[nodiscard]] int find_point(std::string_view name) const;
-  // What a client may ask for: 'ap', 'eo', 'first', 'last'.
+  // The choices for a client: 'ap', 'eo', 'first', 'last'.
   [[nodiscard]] std::string choices() const;
-  // What is wrong with a client's wishes.
+  // Checks a client's wishes; the fault names the error.
   [[nodiscard]] MaybeFault check(const CascadeWishes& wishes) const;
 };
 
-// A model of the deployment, by its name; null: there is none.
+// Finds a model of the deployment by its name; null: none.
 using FindModel = std::function<std::shared_ptr<const ModelSpec>(const std::string& name)>;
 
-// The fault names the field and what is wrong with it.
+// Checks a cascade; the fault names the field and its error.
 MaybeFault check_cascade(const v1::Cascade& cascade, const FindModel& model);
 
-// The model that clients see, of what has been checked.
+// Builds the model that clients see from a checked cascade.
 std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, const v1::Cascade& from,
                                               const FindModel& model, dispatch::VariantId variant);
 

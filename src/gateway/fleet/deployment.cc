@@ -1,4 +1,4 @@
-// The fleet's deployments: what is wanted, made to be.
+// The fleet's deployments: brings instances and models into the wanted state.
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
@@ -154,7 +154,7 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
       if (!present->retired && present->content == content) instance = present;
     }
     if (instance == nullptr || instance->state == Instance::State::kDraining) {
-      // Also for one that still drains: it comes back as a new instance while the old one empties.
+      // A draining instance comes back as a new one while the old one empties.
       instance = make_instance(deployment, wanted, runtimes, std::move(content), now);
       reply->add_joining(wanted.id());
     } else if (instance->state == Instance::State::kDrained) {
@@ -165,7 +165,7 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
     kept.push_back(std::move(instance));
   }
   deployment_ = deployment;
-  const auto before = std::move(models_);  // what they share with those that come is not made anew
+  const auto before = std::move(models_);  // parts shared with the new models are reused
   models_.clear();
   for (const v1::Model* model : models_of(deployment)) {
     models_.push_back(make_model(deployment, *model, variants_.at(model->name())));

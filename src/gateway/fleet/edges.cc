@@ -21,7 +21,7 @@ std::string name_at_tail(const v1::PipelineEdge& edge, const std::string& input)
   return input;
 }
 
-// Elements of a row or a child, as far as dims say; -1: not known. `from`: the first of dims that counts.
+// The number of elements of a row or child, by its dims; -1: unknown. `from`: the first of dims that counts.
 std::int64_t elements_of(const std::vector<std::int64_t>& dims, std::size_t from) {
   std::int64_t all = 1;
   for (std::size_t i = from; i < dims.size(); ++i) {
@@ -31,7 +31,7 @@ std::int64_t elements_of(const std::vector<std::int64_t>& dims, std::size_t from
   return all;
 }
 
-// What such an output gives can be such an input: bytes of one element can be anything, and are looked at as they come.
+// Whether an output can feed an input. BYTES with one element can hold anything, and are checked on arrival.
 bool suits(const OutputSpec& output, bool slice, const InputSpec& input) {
   const auto elements = elements_of(output.dims, slice ? 1 : 0);
   if (output.item == 0) return elements == 1 || elements == -1;

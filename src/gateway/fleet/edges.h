@@ -1,5 +1,5 @@
-// Edges of a pipeline, found once for a deployment: which rows take them, how the answer of their head goes with the
-// one before, and where each input of the next stage comes from.
+// Edges of a pipeline, resolved once per deployment: which rows take them, how their head's answer mixes with the
+// previous one, and the source of each input of the next stage.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace arlo::gateway {
 
-// `from`: whose stages are there. A fault names what is wrong; `where`: which pipeline.
+// Checks an edge. `from`: the pipeline with its stages. A fault names the error; `where`: the pipeline's name.
 MaybeFault check_edge(const v1::Pipeline& from, const v1::PipelineEdge& edge, const FindModel& model,
                       const std::string& where);
 

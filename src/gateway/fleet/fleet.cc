@@ -11,9 +11,9 @@ namespace arlo::gateway {
 namespace {
 
 constexpr std::uint32_t kMaxDoublings = 5;  // of the wait before an ejected instance is checked again
-constexpr std::uint32_t kBlames = 3;        // in a row, of an instance that has answered well since it was last ejected
-constexpr TimeNs kLongPause = 8;            // short pauses: one that fails rows costs a second try each time it is back
-constexpr TimeNs kSilence = 20;             // times the longest row's predicted time, at least
+constexpr std::uint32_t kBlames = 3;        // in a row, for an instance that has answered well since its last ejection
+constexpr TimeNs kLongPause = 8;            // short pauses: each return of a failing instance costs rows a second try
+constexpr TimeNs kSilence = 20;             // minimum, as a multiple of the longest row's predicted time
 
 bool among(const Fleet::Others& others, const Instance* instance) {
   return std::any_of(others.begin(), others.end(), [&](const auto& other) { return other.get() == instance; });
@@ -59,8 +59,8 @@ TimeNs Fleet::short_pause() const { return TimeNs{config_.health().retry_interva
 // ---- in and out of service ----
 
 void Fleet::join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects) {
-  // The scheduler may start parked rows on it at once, naming a slot that is not in by_slot_ yet: a slot is either the
-  // next new one or a freed one, so room is made and the actions are settled after the slot is known.
+  // The scheduler may start parked rows on it at once, naming a slot that is not in by_slot_ yet. A slot is the next
+  // new one or a freed one, so we make room first and settle the actions once the slot is known.
   instance->slot = scheduler_.join(instance->joins_as, instance->inflight_limit, now, effects.actions);
   if (by_slot_.size() <= instance->slot) by_slot_.resize(instance->slot + 1);
   by_slot_[instance->slot] = instance;
@@ -88,7 +88,7 @@ void Fleet::eject(const std::shared_ptr<Instance>& instance, const std::string& 
   ++ejections_;
   ++instance->ejections;
   instance->failed_checks = 0;
-  // A worker may pass its checks and fail every request: it comes back less and less often.
+  // A worker may pass its checks and still fail every request, so checks come less and less often.
   const auto doublings = std::min<std::uint32_t>(instance->ejections_in_row++, kMaxDoublings);
   instance->next_check_ns = now + (pause << doublings);
   if (instance->state == Instance::State::kActive) instance->state = Instance::State::kEjected;
@@ -100,7 +100,7 @@ void Fleet::eject(const std::shared_ptr<Instance>& instance, const std::string& 
        {"reason", why}});
 }
 
-// Out of the deployment: forgotten once nothing runs on it.
+// Removes an instance from the deployment: it is forgotten once nothing runs on it.
 void Fleet::retire(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects) {
   instance->retired = true;
   if (instance->in_flight != 0 || instance->in_service()) {
@@ -123,7 +123,7 @@ void Fleet::start_drain(const std::shared_ptr<Instance>& instance, TimeNs now, E
   check_drained(instance, effects);
 }
 
-// The scheduler frees a draining instance's slot when its last row ends; so do we.
+// Frees a draining instance's slot when its last row ends, as the scheduler does.
 void Fleet::check_drained(const std::shared_ptr<Instance>& instance, Effects& effects) {
   if (instance->state != Instance::State::kDraining) return;
   if (instance->in_flight != 0) return;  // while rows are queued there, some run
@@ -157,8 +157,7 @@ MaybeFault Fleet::drain(const std::string& id, TimeNs timeout, std::function<voi
 
 // ---- time and health ----
 
-// A worker can answer checks and never a row: an engine that hangs. Nothing else would free the room that its rows
-// take.
+// A worker whose engine hangs may still answer checks, but never a row. Only this check frees the slots of its rows.
 bool Fleet::silent(const Instance& instance, TimeNs now) const {
   if (!instance.in_service() || instance.in_flight == 0) return false;
   TimeNs longest = 0;
@@ -170,7 +169,7 @@ bool Fleet::silent(const Instance& instance, TimeNs now) const {
 }
 
 void Fleet::tick(TimeNs now, Effects& effects) {
-  const auto instances = instances_;  // an ejection may take one out
+  const auto instances = instances_;  // an ejection may remove one
   for (const auto& instance : instances) {
     for (std::size_t i = 0; i < instance->waiters.size();) {
       if (instance->waiters[i].deadline_ns > now) {
@@ -186,10 +185,10 @@ void Fleet::tick(TimeNs now, Effects& effects) {
     }
     if (instance->checking || instance->next_check_ns > now) continue;
     if (instance->state == Instance::State::kDrained) continue;
-    // One that is on its way out is asked too while it has rows: they would wait for a worker that hangs.
+    // A retired instance with rows is checked as well: the rows would wait for a hanging worker.
     if (instance->retired && (instance->state != Instance::State::kDraining || instance->in_flight == 0)) continue;
     if (instance->state == Instance::State::kActive && instance->answered != instance->answered_at_check) {
-      // It has answered requests since: that is as good as a check.
+      // It has answered requests since the last check, which proves its health as well.
       instance->answered_at_check = instance->answered;
       instance->failed_checks = 0;
       instance->next_check_ns = now + TimeNs{config_.health().interval_ms()} * kMs;
@@ -207,13 +206,13 @@ void Fleet::checked(const std::shared_ptr<Instance>& instance, const MaybeFault&
   if (!healthy) {
     instance->last_error = fault ? fault->message : "runtime '" + instance->runtime + "' is not ready on the worker";
   }
-  // A check that was under way when the instance was ejected says nothing of what came then.
+  // A check begun before the ejection proves nothing about the instance afterwards.
   if (instance->state == Instance::State::kEjected && now < instance->next_check_ns) return;
   const auto& health = config_.health();
   switch (instance->state) {
     case Instance::State::kJoining:
     case Instance::State::kEjected:
-      // Rows of before that it still works at would take the room of new ones.
+      // Old rows that it still works on would take the slots of new ones.
       if (healthy && !instance->retired && instance->left_behind == 0) {
         join(instance, now, effects);
       } else {
@@ -275,7 +274,7 @@ bool Fleet::answered_badly(Instance& instance, const std::string& error) {
 void Fleet::blame(const Others& instances, TimeNs now, Effects& effects) {
   for (const auto& instance : instances) {
     ++instance->blamed_in_row;
-    // One that has not answered well since it was last ejected needs no second chance.
+    // An instance without a good answer since its last ejection gets no second chance.
     if (instance->blamed_in_row < kBlames && instance->ejections_in_row == 0) continue;
     eject(instance, "other instances answer what it fails: " + instance->last_error, kLongPause * short_pause(), now,
           effects);

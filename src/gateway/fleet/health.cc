@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kReadyMethod = "/inference.GRPCInferenceService/ModelReady";
 
-// On the lane's thread. There until the call that is open has ended, though it may have said what it had to before.
+// Used on the lane's thread. Lives until its open call has ended, although it may have reported earlier.
 class HealthCheck final : public transport::Loop::Timer, public std::enable_shared_from_this<HealthCheck> {
  public:
   HealthCheck(HealthListener& listener, std::shared_ptr<Instance> instance, Lane& lane)

@@ -1,4 +1,4 @@
-// Whether the runtimes of an instance are ready on its worker: a ModelReady call for each, until one is not.
+// Checks whether the runtimes of an instance are ready on its worker: one ModelReady call each, until one is not.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace arlo::gateway {
 
-// Who is told what came of a check: `fault`: why nothing is known.
+// Receives the result of a check; `fault`: why the result is unknown.
 class HealthListener {
  public:
   virtual void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) = 0;
@@ -19,7 +19,7 @@ class HealthListener {
   ~HealthListener() = default;
 };
 
-// Asks, without waiting: the listener is told on the lane's thread. Any thread.
+// Starts a check without waiting: the listener is called on the lane's thread. Any thread.
 void check_health(HealthListener& listener, const std::shared_ptr<Instance>& instance, std::uint32_t timeout_ms,
                   Lane& lane);
 

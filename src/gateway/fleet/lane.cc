@@ -5,7 +5,7 @@
 
 namespace arlo::gateway {
 namespace {
-constexpr TimeNs kIdle = 60'000'000'000;  // connections to workers that are gone, or asked by another lane
+constexpr TimeNs kIdle = 60'000'000'000;  // for connections to workers that are gone or served by another lane
 }
 
 Lane::Lane() { loop_.set(*this, now_ns() + kIdle); }
@@ -24,7 +24,7 @@ void Lane::start() {
 
 void Lane::stop() {
   if (thread_.joinable()) {
-    loop_.post([this] { loop_.stop(); });  // after what was handed over before
+    loop_.post([this] { loop_.stop(); });  // after work already handed over
     thread_.join();
   }
   channels_.clear();

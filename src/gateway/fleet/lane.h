@@ -1,7 +1,7 @@
 // One thread of the data path: its loop, and its connections to workers.
 //
-// A request is received, dispatched, sent on, answered and finished on one lane, without changing threads. What begins
-// elsewhere, as when a row is retried or a drain ends, is handed to the lane of the request.
+// A request is received, dispatched, sent on, answered and finished on one lane, without changing threads. Work that
+// begins elsewhere, such as a retry or the end of a drain, is handed to the request's lane.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,17 @@ class Lane final : private transport::Loop::Timer {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  void start();  // its thread
-  void stop();   // and its end; connections to workers are closed
+  void start();  // starts its thread
+  void stop();   // ends it; connections to workers are closed
   [[nodiscard]] transport::Loop& loop() { return loop_; }
-  // For work that would keep its thread too long. What takes as long as a tokenizer does for `bytes` above kHuge runs
-  // on a second thread: work of ordinary size never waits for it.
+  // Runs work that would block the lane's thread too long. Work that takes as long as tokenising more than kHuge
+  // `bytes` runs on a second thread, so ordinary work never waits for it.
   static constexpr std::size_t kHuge = 1 << 20;
   [[nodiscard]] transport::Aside& aside(std::size_t bytes = 0) { return bytes > kHuge ? long_ : short_; }
 
-  // To a worker: made when it is first asked for. On the lane's thread; good until the next event.
+  // The channel to a worker, made on first use. On the lane's thread; valid until the next event.
   [[nodiscard]] transport::Channel& to(const std::string& endpoint);
-  // All calls to workers that are open end as lost. Any thread.
+  // Ends all open calls to workers as lost. Any thread.
   void drop_workers();
 
  private:

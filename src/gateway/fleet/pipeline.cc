@@ -73,7 +73,7 @@ pipeline::Plan plan_of(const v1::PipelinePlan& from) {
   return to;
 }
 
-// The variants by their tokens, the fewest first; as the scheduler wants them.
+// The stage's variants by token count, the fewest first, in the scheduler's form.
 solve::tokens::TokenCounts counts_of(const v1::PipelineStage& from, const FindModel& model) {
   std::vector<const v1::PipelineVariant*> variants;
   for (const auto& variant : from.variants()) variants.push_back(&variant);
@@ -118,13 +118,13 @@ MaybeFault check_chunks(const v1::Chunks& chunks, const std::string& where) {
   return invalid(where + "chunks need a window above 2 and a stride of 1 to window - 2 tokens");
 }
 
-// Of a stage, what clients may have: answers about tokens would be about tokens of its own.
+// Whether clients may have this output of a stage. Answers about tokens refer to the stage's tokens, so they may not.
 bool answers(const OutputSpec& output) {
   const bool one = output.item != 0 || output.dims.empty() || output.dims.front() >= 0;  // BYTES of a known number
   return !output.token_level && !output.of_children && !output.on_request && one;
 }
 
-// Whether both take rows alike.
+// Whether both models accept the same rows.
 bool take_alike(const ModelSpec& a, const ModelSpec& b) {
   return a.of_tensors() == b.of_tensors() &&
          (!a.of_tensors() || std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(),
@@ -134,7 +134,7 @@ bool take_alike(const ModelSpec& a, const ModelSpec& b) {
                                         }));
 }
 
-// Whether both answer rows alike; what else they say does not matter.
+// Whether both models answer rows alike; their other outputs do not matter.
 bool same(const ModelSpec& a, const ModelSpec& b) {
   const auto answers_of = [](const ModelSpec& model) {
     std::vector<OutputSpec> found;
@@ -148,7 +148,7 @@ bool same(const ModelSpec& a, const ModelSpec& b) {
   });
 }
 
-// Whether a row's number of its task is the same for both.
+// Whether both models number their tasks alike.
 bool same_tasks(const ModelSpec& a, const ModelSpec& b) {
   return a.tasks.empty() ||
          std::equal(a.tasks.begin(), a.tasks.end(), b.tasks.begin(), b.tasks.end(),
@@ -177,7 +177,7 @@ MaybeFault check_rule(const v1::PipelineStage& stage, const std::string& where) 
   return {};
 }
 
-// `entry`: a model of the first stage; null: this is that stage.
+// `entry`: a model of the first stage; null: this is the first stage.
 MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, const ModelSpec* entry,
                        const std::string& where) {
   if (stage.name().empty()) return invalid(where + "a stage has no name");
@@ -200,7 +200,7 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
         return invalid(where + error.what());
       }
     }
-    // Tensors beside token ids are the client's, of the entry's inputs.
+    // Tensors in addition to token ids come from the client, for the entry's inputs.
     const auto& begins = entry == nullptr ? *first : *entry;
     const auto given = [&](const InputSpec& input) {
       const int at = input.role == Role::kTensor ? begins.find_input(input.name) : -1;
@@ -340,7 +340,7 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
   return {};
 }
 
-// Outputs of a variant that its stage's edges need.
+// The outputs of a variant that its stage's edges need.
 OutputSet read_by_edges(const FlowSpec::Stage& stage, std::size_t variant) {
   OutputSet read = 0;
   const auto add = [&](int output) { read |= output < 0 ? 0 : OutputSet{1} << output; };
@@ -366,9 +366,9 @@ std::uint32_t FlowSpec::Stage::kind(std::uint32_t task, std::int32_t length) con
 
 namespace {
 
-// A batch can have any of its counts where all of them are.
+// A batch can use any of the stage's token counts only if each instance holds all of them or none.
 MaybeFault check_holders(const v1::Deployment& deployment, const v1::PipelineStage& stage, const std::string& where) {
-  std::map<std::string, std::set<std::string>> held;  // models, by runtime and bundle
+  std::map<std::string, std::set<std::string>> held;  // models by runtime and bundle
   for (const auto& runtime : deployment.runtimes()) held[runtime.name()].insert(model_of(deployment, runtime));
   for (const auto& bundle : deployment.bundles()) {
     std::set<std::string> models;
@@ -506,7 +506,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   out->mask = entry.mask;
   out->task = entry.task;
   out->tasks = entry.tasks;
-  if (flow->stages.size() == 1 && flow->chunks.window == 0) {  // one answer to a row: as of the model itself
+  if (flow->stages.size() == 1 && flow->chunks.window == 0) {  // one answer per row: like the model itself
     out->text = entry.text;
     out->labels = entry.labels;
     out->prompts = entry.prompts;
@@ -523,7 +523,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
 
   std::size_t ends = 0;
   for (auto& stage : flow->stages) {
-    // A stage's row ends there at an exit, and where no edge takes it.
+    // A row of the stage ends at an exit, or when no edge takes it.
     stage.judged = stage.judged || std::any_of(stage.guards.begin(), stage.guards.end(),
                                                [](const auto& guard) { return guard.judges(); });
     bool goes = false;
@@ -567,7 +567,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     for (auto& each : stage.variants) {
       if (stage.judged) each.answers |= OutputSet{1} << each.logits;
       each.answers |= read_by_edges(stage, static_cast<std::size_t>(&each - stage.variants.data()));
-      // Something has to be asked for, if only to know that it was done.
+      // Request at least one output, if only to know that the stage finished.
       if (each.answers == 0) each.answers = each.model->usual & (~each.model->usual + 1);
       if (each.model->counts >= 0) each.answers |= OutputSet{1} << each.model->counts;
     }

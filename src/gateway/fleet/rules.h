@@ -1,5 +1,5 @@
-// Rules of a deployment as src/flow has them. All throw std::invalid_argument, which names the field and its choices;
-// whether numbers are sound, flow::validate() says.
+// Converts a deployment's rules to the types of src/flow. All throw std::invalid_argument, which names the field and
+// its choices; flow::validate() checks the numbers.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -16,7 +16,7 @@
 
 namespace arlo::gateway {
 
-// What a word of the deployment stands for.
+// Returns the value that a word of the deployment names.
 template <class Kind>
 Kind named(const std::string& name, std::initializer_list<std::pair<const char*, Kind>> choices, const char* field) {
   std::string all;
@@ -29,7 +29,7 @@ Kind named(const std::string& name, std::initializer_list<std::pair<const char*,
 
 flow::Calibrator calibrator_of(const v1::Calibrator& from);
 flow::Score score_of(const std::string& name);  // empty: the largest probability
-// `edge`: its number among those of the core; -1: an exit.
+// `edge`: its index among the core's edges; -1: an exit.
 flow::Guard guard_of(const v1::Guard& from, std::int32_t edge = -1);
 flow::PruneSpec prune_of(const v1::Prune& from);
 flow::Vocabulary vocabulary_of(const v1::Vocabulary& from);

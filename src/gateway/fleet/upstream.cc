@@ -119,12 +119,12 @@ Reply classify(const transport::Answer& answer) {
       return Reply::kMissing;
     case Code::kDeadlineExceeded:
       return Reply::kExpired;
-    case Code::kCancelled:  // not by us: the server dropped the call as it went down
+    case Code::kCancelled:  // not by us: the server dropped the call while shutting down
       return Reply::kDead;
     case Code::kInvalidArgument:
       return Reply::kRefused;
     case Code::kInternal:
-      // A dead Python stub: Triton calls its model ready all the same and fails each request after a second.
+      // A dead Python stub: Triton still reports its model ready and fails each request after a second.
       if (contains(text, "Stub process") && contains(text, "is not healthy")) return Reply::kDead;
       return Reply::kError;
     default:

@@ -23,10 +23,10 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr std::size_t kLargestMessages = 4;         // of one connection, at least: some of the largest fit in any case
+constexpr std::size_t kLargestMessages = 4;         // minimum for one connection: some of the largest always fit
 constexpr std::size_t kLongestQuestion = 64 << 10;  // bytes of a request about the gateway or a model
 constexpr std::size_t kWorthTrimming = 64 << 20;
-constexpr TimeNs kTrim = 3'000'000'000;  // between looks at the memory
+constexpr TimeNs kTrim = 3'000'000'000;  // between checks of the memory
 constexpr auto kLook = std::chrono::milliseconds(5);
 constexpr auto kLastWords = std::chrono::milliseconds(1000);  // for clients to close idle connections
 
@@ -79,7 +79,7 @@ transport::ServerOptions options_of(const v1::GatewayConfig& config, std::size_t
   if (!config.tls().certificate_file().empty()) {
     const auto& tls = config.tls();
     for (const auto* file : {&tls.certificate_file(), &tls.key_file(), &tls.client_ca_file()}) {
-      if (!file->empty()) read_file(*file);  // says which one is not there
+      if (!file->empty()) read_file(*file);  // names the missing file
     }
     options.tls = transport::make_tls({tls.certificate_file(), tls.key_file(), tls.client_ca_file()});
     if (transport::has_expired(options.tls)) {
@@ -92,7 +92,7 @@ transport::ServerOptions options_of(const v1::GatewayConfig& config, std::size_t
 
 }  // namespace
 
-// What one lane has of the port; of its thread.
+// The part of the port on one lane; used only by its thread.
 class DataPort::OnLane final : public transport::Service, private transport::Loop::Timer {
  public:
   OnLane(DataService& service, Lane& lane, const transport::ServerOptions& options)
@@ -113,7 +113,7 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
     return std::make_unique<InfoCall>(*method, call);
   }
   void aside(const void* client, const std::function<void()>& work, const std::function<void()>& then) override {
-    lane_.aside(Lane::kHuge + 1).run(client, work, then);  // it may swell to any size
+    lane_.aside(Lane::kHuge + 1).run(client, work, then);  // it may grow to any size
   }
   void connections(int change) override { service_.usage().connections(change); }
   void offended(const std::string& peer, std::string_view limit) override {
@@ -132,7 +132,7 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
   [[nodiscard]] transport::Server& server() { return server_; }
 
  private:
-  // What clients held and hold no longer goes back to the system: the allocator would keep it.
+  // Returns memory that clients no longer hold to the system; the allocator would keep it.
   void due() override {
     auto& memory = server_.memory();
     if (memory.peak - memory.used > kWorthTrimming) {
@@ -160,7 +160,7 @@ DataPort::DataPort(DataService& service, const v1::GatewayConfig& config, Lanes&
   }
   address_ = listening.address;
   for (const auto& lane : lanes_) parts_.push_back(std::make_unique<OnLane>(service, *lane, options));
-  // In turn: connections last, and carry about as much each.
+  // Lanes take turns, because connections last and carry about the same load each.
   parts_.front()->listen(
       listening.fd,
       [this](int fd) {
@@ -192,7 +192,7 @@ void DataPort::drain(std::chrono::milliseconds patience, const std::function<voi
     lanes_[i]->loop().run_here([part = parts_[i].get()] { part->drain(); });
   }
   const auto end = Clock::now() + patience;
-  auto busy = Clock::now();  // when there was a call last
+  auto busy = Clock::now();  // time of the last call
   while (Clock::now() < end && Clock::now() - busy < kLastWords) {
     if (service_.open_calls() != 0) {
       busy = Clock::now();

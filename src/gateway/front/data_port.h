@@ -1,4 +1,4 @@
-// The data port: an address, and the connections to it on all lanes.
+// The data port: an address, and its connections on all lanes.
 #pragma once
 
 #include <arlo/v1/config.pb.h>
@@ -18,16 +18,16 @@ using Lanes = std::vector<std::unique_ptr<Lane>>;
 
 class DataPort {
  public:
-  // Takes connections once the lanes run; they outlive it, as does the service. Throws std::invalid_argument when the
-  // address cannot be served, or a certificate is wrong.
+  // Accepts connections once the lanes run; lanes and service outlive it. Throws std::invalid_argument when the address
+  // cannot be served, or a certificate is invalid.
   DataPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes);
-  ~DataPort();  // the lanes have stopped
+  ~DataPort();  // the lanes must have stopped
   DataPort(const DataPort&) = delete;
   DataPort& operator=(const DataPort&) = delete;
 
   [[nodiscard]] const std::string& address() const { return address_; }  // with the real port
-  // No new connections and calls; those under way have so long, then `cut` is called, which may end calls of other
-  // ports. Returns when all are over.
+  // Refuses new connections and calls. Those under way get `patience`; then `cut` is called, which may end calls of
+  // other ports. Returns when all are over.
   void drain(std::chrono::milliseconds patience, const std::function<void()>& cut);
 
  private:
@@ -37,8 +37,8 @@ class DataPort {
   DataService& service_;
   Lanes& lanes_;
   std::string address_;
-  std::vector<std::unique_ptr<OnLane>> parts_;  // one for each lane; the first one listens
-  std::size_t next_ = 0;                        // to get a connection; on the first lane
+  std::vector<std::unique_ptr<OnLane>> parts_;  // one per lane; the first one listens
+  std::size_t next_ = 0;                        // lane for the next connection; on the first lane
 };
 
 }  // namespace arlo::gateway

@@ -12,11 +12,11 @@
 namespace arlo::gateway {
 namespace {
 
-// Bytes of a request that are worth another thread: text is made token ids, tensors are only looked through.
+// Requests with more bytes than this are handled on another thread: text is tokenised, tensors are only scanned.
 constexpr std::size_t kLongText = 64 << 10;
 constexpr std::size_t kLongTensors = 1 << 20;
 
-// Comparison in time that does not tell how much of the token was right.
+// Compares in time that does not reveal how much of the token was right.
 bool same_secret(std::string_view given, std::string_view wanted) {
   unsigned char difference = given.size() == wanted.size() ? 0 : 1;
   for (std::size_t i = 0; i < given.size(); ++i) {
@@ -25,10 +25,10 @@ bool same_secret(std::string_view given, std::string_view wanted) {
   return difference == 0;
 }
 
-// Whether it sends this bearer token.
+// Whether the call carries this bearer token.
 bool sends(const transport::ServerCall& call, std::string_view token) {
   if (token.empty()) return false;
-  constexpr std::string_view kScheme = "bearer ";  // its case does not matter (RFC 9110, 11.1)
+  constexpr std::string_view kScheme = "bearer ";  // case-insensitive (RFC 9110, 11.1)
   const auto value = call.header("authorization");
   return equal_ignoring_case(value.substr(0, kScheme.size()), kScheme) &&
          same_secret(value.substr(std::min(kScheme.size(), value.size())), token);
@@ -56,7 +56,7 @@ MaybeFault DataService::authorize(const Context& context) const {
   return Fault{Code::kUnauthenticated, "a bearer token is needed: send the metadata 'authorization: Bearer TOKEN'"};
 }
 
-// A token that many clients have tells none of them from the others.
+// A token shared by many clients does not identify one of them.
 std::uint64_t DataService::client_of(const Context& context) const {
   const auto authorization = context.header("authorization");
   const bool named = tokens_.any.empty() && !authorization.empty();
@@ -86,7 +86,7 @@ MaybeFault DataService::find_model(std::string_view name, std::string_view versi
     return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves " + models_.names()};
   }
   *model = (*router)->model(name);
-  if (*model == nullptr || (*model)->stage) {  // null: a deployment without it came in between
+  if (*model == nullptr || (*model)->stage) {  // null: a deployment without it came in the meantime
     return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves " + models_.names()};
   }
   if (!version.empty() && version != "1") {
@@ -107,7 +107,7 @@ MaybeFault DataService::open(std::string body, const Context& context, bool stre
   if (auto fault = find_model(call->request.model_name(), call->request.model_version(), &call->router, &model)) {
     return fault;
   }
-  // What becomes of its rows in a pipeline may outlive the call.
+  // The products of its rows in a pipeline may outlive the call.
   if (model->of_tensors() && model->flow != nullptr) {
     call->shared = std::make_shared<const std::string>(std::move(call->body));
     call->request = {};
@@ -115,7 +115,7 @@ MaybeFault DataService::open(std::string body, const Context& context, bool stre
   }
   call->client = client_of(context);
   call->as_bulk = bulk_by_rule(context, call->request);
-  // A stream's deadline is that of the stream: one request on it still gets no more than the default.
+  // A stream's deadline covers the whole stream: one request on it still gets at most the default.
   call->by_default = streamed || context.deadline() == kNever;
   call->latest_ns = std::min(context.deadline(), call->received_ns + Call::kLongestTimeout);
   const TimeNs timeout_us = call->request.timeout_us();
@@ -156,7 +156,7 @@ MaybeFault DataService::bind_here(bool streamed, Call* call) const {
   const ModelSpec& model = *call->model;
   const TimeNs began = call->request.has_text() ? now_ns() : 0;
   if (auto fault = call->request.bind(model, limits_, call->text_job.get())) return fault;
-  // With the time that it waited for a helper.
+  // Includes the wait for a helper.
   if (began != 0) call->tokenized_ns = now_ns() - (call->text_job == nullptr ? began : call->received_ns);
   if (model.cascade != nullptr) {
     if (auto fault = model.cascade->check(call->request.wishes())) return fault;

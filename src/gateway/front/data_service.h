@@ -1,7 +1,7 @@
-// The data port's methods: Triton's GRPCInferenceService for the models that are served, and gRPC's health service.
+// The data port's methods: Triton's GRPCInferenceService for the served models, and gRPC's health service.
 //
-// ModelInfer and ModelStreamInfer take and give raw bytes (see wire.h); the rest are ordinary messages made from the
-// deployment. What a gateway in front of several workers cannot honour is UNIMPLEMENTED with the reason.
+// ModelInfer and ModelStreamInfer take and give raw bytes (see wire.h); the others use ordinary messages, built from
+// the deployment. Features that a gateway in front of several workers lacks return UNIMPLEMENTED with the reason.
 #pragma once
 
 #include <arlo/v1/config.pb.h>
@@ -22,16 +22,16 @@
 
 namespace arlo::gateway {
 
-// Thread-safe: one for all lanes.
+// Thread-safe: one instance serves all lanes.
 class DataService {
  public:
-  // Bearer tokens, empty: none. Every call must carry `any` or, to be of the class bulk, `bulk`.
+  // Bearer tokens; empty: none. Every call must carry `any`, or `bulk`, which makes it bulk.
   struct Tokens {
     std::string any, bulk;
   };
   DataService(Models& models, const v1::GatewayConfig& config, Tokens tokens, TextHelpers& helpers);
 
-  // Every ModelInfer call and stream says when it has come and when it is over, with all that it holds.
+  // Each ModelInfer call and stream reports its arrival, and its end with all its objects.
   void call_received() { open_calls_.fetch_add(1, std::memory_order_relaxed); }
   void call_over() { open_calls_.fetch_sub(1, std::memory_order_acq_rel); }
   [[nodiscard]] std::uint64_t open_calls() const { return open_calls_.load(std::memory_order_acquire); }
@@ -40,27 +40,27 @@ class DataService {
 
   using Context = transport::ServerCall;
 
-  // Parses what was received.
+  // Parses the received request.
   MaybeFault open(std::string body, const Context& context, bool streamed, Call* call) const;
-  // Then checks it and makes token ids of text: on another thread where the request is large, and in any case on the
-  // lane's thread `then` gets a fault, or the call is ready for submit() of its router. The call has to last until
-  // then. UNAVAILABLE, and the call wants a helper's job: to be called again when that is done.
+  // Checks the call and tokenises text: on another thread if the request is large. On the lane's thread, `then` gets a
+  // fault, or the call is ready for submit() of its router. The call must live until then. UNAVAILABLE if the call
+  // needs a helper's job: call again when the job is done.
   void bind(bool streamed, Call* call, std::function<void(const MaybeFault&)> then) const;
-  // Lets a helper do a job that is wanted, and then runs `then` on the lane; on the lane's thread, where no job is
-  // dropped meanwhile.
+  // Lets a helper do a wanted job, then runs `then` on the lane. Called on the lane's thread, where no job is dropped
+  // meanwhile.
   void let_help(const std::shared_ptr<text::Job>& job, std::uint64_t client, TimeNs deadline, Lane& lane,
                 std::function<void()> then) const;
-  // Who asks, for fairness: the authorization that is sent, or else the connection.
+  // The client's identity for fairness: its authorization header, or else the connection.
   [[nodiscard]] std::uint64_t client_of(const Context& context) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
-  // The call is over, with an answer or with this fault: for its trace.
+  // Traces a call that is over, with an answer or with this fault.
   void trace(const Call& call, const Fault& fault) const;
-  // A request refused before it had rows, for the books of its model, if it named one.
+  // Books a request refused before it had rows, for its model, if it named one.
   void count_refused(const Call& call, const Fault& fault) const;
   [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
   [[nodiscard]] std::size_t max_rows() const { return config_.max_rows(); }
 
-  // The model and its router, or why there is none by this name and version; with a context, if it may know.
+  // Finds the model and its router by name and version, or returns the fault; with a context, checks its permission.
   MaybeFault find_model(const Context& context, std::string_view name, std::string_view version, Router** router,
                         std::shared_ptr<const ModelSpec>* model) const {
     if (auto fault = authorize(context)) return fault;
@@ -72,21 +72,21 @@ class DataService {
 
   [[nodiscard]] const auto& aliases() const { return config_.aliases(); }
 
-  // Texts that are too long are cut, where the request does not say what becomes of them.
+  // Whether long texts are truncated if the request does not decide.
   [[nodiscard]] bool auto_truncate() const { return config_.auto_truncate(); }
 
-  // A method with ordinary messages: takes one as bytes, and leaves another.
+  // A method with ordinary messages: takes a request as bytes, and writes the response.
   using Method = std::function<MaybeFault(const Context&, const std::string& request, std::string* response)>;
-  // By the path of the call; null: there is none.
+  // Finds a method by the path of the call; null: none.
   [[nodiscard]] const Method* method(const std::string& path) const;
 
-  // The client has gone during bind(): a request that still waits to be read is let go.
+  // The client has gone during bind(): releases a request that still waits to be read.
   static void leave(Call& call);
 
  private:
   MaybeFault bind_here(bool streamed, Call* call) const;
   void add_methods();
-  // The configuration says bulk: its token does, or its path where the request says no class.
+  // Whether the configuration makes it bulk: by its token, or by its path if the request names no class.
   [[nodiscard]] bool bulk_by_rule(const Context& context, const InferRequest& request) const;
   Models& models_;
   const v1::GatewayConfig& config_;

@@ -1,4 +1,4 @@
-// The rest of the data port: health, metadata, configuration, statistics; and what is refused.
+// The rest of the data port: health, metadata, configuration, statistics, and unsupported methods.
 #include <health/health.pb.h>
 
 #include <nlohmann/json.hpp>
@@ -50,7 +50,7 @@ void add_statistics(const Models::Served& served, inference::ModelStatistics* ou
   set(inference_stats->mutable_compute_infer(), answered, histograms.execute.sum_s());
 }
 
-// What is asked for by the name of a model, or of all.
+// The requested model, or all models.
 struct Asked {
   Router* router = nullptr;
   std::shared_ptr<const ModelSpec> model;
@@ -67,13 +67,13 @@ std::vector<OutputSpec> visible(const ModelSpec& model) {
   return outputs;
 }
 
-// Token ids and what belongs to them; not of a cascade whose stages have different vocabularies, which takes text.
+// Token ids and their companion inputs; empty for a cascade whose stages have different vocabularies, which takes text.
 const std::vector<InputSpec>& tokens_of(const ModelSpec& model) {
   static const std::vector<InputSpec> none;
   return model.wordings.empty() ? model.inputs : none;
 }
 
-// Inputs in place of all others.
+// Inputs that replace all others.
 std::vector<std::string_view> texts_of(const ModelSpec& model) {
   if (!model.takes_text()) return {};
   if (model.flow != nullptr) return {kText};
@@ -101,7 +101,7 @@ void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
   }
 }
 
-// The input that the parameter `task` stands for; null: there is none.
+// The input set by the parameter `task`; null: there is none.
 const InputSpec* task_of(const ModelSpec& model) {
   return model.task < 0 ? nullptr : &model.inputs[static_cast<std::size_t>(model.task)];
 }
@@ -137,7 +137,7 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
     parameters["labels"].set_string_value(nlohmann::json(model.cascade->labels).dump());
   }
   if (!model.tasks.empty()) {
-    auto tasks = nlohmann::ordered_json::object();  // in the order of their numbers
+    auto tasks = nlohmann::ordered_json::object();  // in numeric order
     for (const auto& task : model.tasks) tasks[task.name] = task.labels;
     parameters["tasks"].set_string_value(tasks.dump());
   }
@@ -149,7 +149,7 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
   parameters["default_timeout_ms"].set_string_value(std::to_string(model.default_timeout_ns / 1'000'000));
 }
 
-// A method of ordinary messages as one of bytes. `handle`: (context, request, response) -> MaybeFault.
+// Wraps a method of ordinary messages as one of bytes. `handle`: (context, request, response) -> MaybeFault.
 template <class Request, class Response, class Handle>
 DataService::Method of(Handle handle) {
   return [handle](const DataService::Context& context, const std::string& bytes, std::string* out) -> MaybeFault {
@@ -256,7 +256,7 @@ void DataService::add_methods() {
   }
   for (const char* name : {"TraceSetting", "LogSettings"}) add(name, refused(kNoSettings));
 
-  // SERVING while the gateway is ready. Needs no token: probes carry none.
+  // SERVING while the gateway is ready. Needs no token, because probes carry none.
   using grpc::health::v1::HealthCheckRequest;
   using grpc::health::v1::HealthCheckResponse;
   methods_.emplace(

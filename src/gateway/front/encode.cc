@@ -19,7 +19,7 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr std::uint64_t kLongAnswer = 1 << 20;  // bytes that are worth another thread
+constexpr std::uint64_t kLongAnswer = 1 << 20;  // bytes from which another thread writes the answer
 
 std::int64_t to_us(TimeNs ns) { return ns <= 0 ? 0 : ns / 1000; }
 
@@ -56,7 +56,7 @@ Timing timing_of(const Call& call) {
   return timing;
 }
 
-// The call lives until its client has read the answer.
+// Frees the bodies: the call lives until its client has read the answer.
 void forget_bodies(Call& call) {
   for (auto& row : call.rows) {
     row.parsed = {};
@@ -71,7 +71,7 @@ MaybeFault encode(const Call& call, const std::vector<RowResponse>& rows, const 
   ResponsePlan plan;
   if (auto fault = plan.build(*call.model, call.request, rows, timing, streamed)) return fault;
 
-  constexpr std::uint32_t kInferResponse = 2;  // of ModelStreamInferResponse
+  constexpr std::uint32_t kInferResponse = 2;  // in ModelStreamInferResponse
   char prefix[16];
   wire::Writer writer(prefix);
   if (streamed) writer.header(kInferResponse, plan.size());
@@ -85,7 +85,7 @@ MaybeFault encode(const Call& call, const std::vector<RowResponse>& rows, const 
   return {};
 }
 
-// Of a pipeline: the answers of all rows, stage by stage, in the order of their ways.
+// Encodes a pipeline's answers of all rows, stage by stage, in the order of their ways.
 class FlowEncoder {
  public:
   explicit FlowEncoder(Call& call) : call_(call), flow_(*call.model->flow) {
@@ -162,7 +162,7 @@ class FlowEncoder {
 
   [[nodiscard]] bool asked(int output) const { return output >= 0 && (call_.request.outputs() >> output & 1) != 0; }
 
-  // Of the variants that answered a row, the fewest that a layer added.
+  // The fewest tokens that a layer added, among the variants that answered a row.
   static std::int32_t tokens_of(const FlowRow& row) {
     std::int32_t fewest = std::numeric_limits<std::int32_t>::max();
     for (const auto& answer : row.answers) fewest = std::min(fewest, answer.tokens);
@@ -184,7 +184,7 @@ class FlowEncoder {
     out->add_raw_output_contents(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
   }
 
-  // An output of one number for each row.
+  // Adds an output with one number per row.
   template <class T, class Of>
   void add_rows(int output, inference::ModelInferResponse* out, Of of) const {
     std::vector<T> values;
@@ -197,7 +197,7 @@ class FlowEncoder {
     const auto& spec = call_.model->outputs[static_cast<std::size_t>(stage.outputs[k])];
     std::string raw;
     std::int64_t many = 0;
-    std::size_t elements = 0;  // of a row
+    std::size_t elements = 0;  // per row
     for (const auto& row : call_.rows) {
       std::vector<float> sum;
       std::size_t summed = 0;
@@ -316,7 +316,7 @@ Fault answer_too_large(std::uint64_t bytes, std::uint64_t max_bytes) {
 std::string encode_stream_fault(const Fault& fault, std::string_view id) {
   inference::ModelStreamInferResponse response;
   std::string message = std::string("[") + code_name(fault.code) + "] " + fault.message;
-  if (!valid_utf8(message)) message = printable(message);  // a worker's words may be anything
+  if (!valid_utf8(message)) message = printable(message);  // a worker's message may contain any bytes
   response.set_error_message(std::move(message));
   if (valid_utf8(id)) response.mutable_infer_response()->set_id(std::string(id));
   if (fault.predicted_ms != 0) {

@@ -90,7 +90,7 @@ void InferCall::closed() {
   } else {
     text::drop(text_job);
   }
-  // The client has gone, or was sent away, before it had its answer.
+  // The client has gone, or was rejected, before it had its answer.
   if (submitted_ && !completed_) router->cancel(*this);
   closed_ = true;
   release();

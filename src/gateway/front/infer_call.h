@@ -10,7 +10,7 @@
 
 namespace arlo::gateway {
 
-// On the thread of its lane, except complete(). Deletes itself once it is complete and its client has the answer or is
+// Runs on its lane's thread, except complete(). Deletes itself once it is complete and its client has the answer or has
 // gone.
 class InferCall final : public Call {
  public:
@@ -25,7 +25,7 @@ class InferCall final : public Call {
 
   void received(std::string bytes);
   void bind();
-  void bound(const MaybeFault& refusal);  // empty: it is a request
+  void bound(const MaybeFault& refusal);  // empty fault: the request is valid
   void closed();
   void answer();
   void release();

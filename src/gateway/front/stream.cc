@@ -44,7 +44,7 @@ class StreamCall::Item final : public Call {
   void refuse(const Fault& why) { stream_->answer(*this, encode_stream_fault(why, request.id())); }
 
   const std::size_t bytes;  // of the message
-  std::size_t owed = 0;     // bytes that its answer is expected to take
+  std::size_t owed = 0;     // expected bytes of its answer
   bool submitted = false;
   bool binding = false;  // another thread may read the request
 

@@ -1,4 +1,4 @@
-// One ModelStreamInfer stream: requests run side by side, answers go back as they come, matched by the client by id.
+// One ModelStreamInfer stream: requests run concurrently, answers return in completion order, and clients match ids.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@
 
 namespace arlo::gateway {
 
-// On the thread of its lane. There until the stream is over and every request on it is answered. Reading pauses while
-// kWindow requests are open or their answers unread, or those answers take kMostOwed bytes, or kMostBinding bytes of
-// requests wait for another thread to read them. This pushes back on the client through HTTP/2 flow control.
+// Runs on its lane's thread. Lives until the stream is over and every request on it is answered. Reading pauses while
+// kWindow requests are open or their answers unread, while those answers take kMostOwed bytes, or while kMostBinding
+// bytes of requests wait for another thread to read them. HTTP/2 flow control passes this on to the client.
 class StreamCall final : private transport::Loop::Timer, public std::enable_shared_from_this<StreamCall> {
  public:
   static constexpr std::size_t kWindow = 1024;
   static constexpr std::size_t kMostOwed = 16 << 20;
   static constexpr std::size_t kMostBinding = 16 << 20;
-  using Open = std::unordered_set<StreamCall*>;  // streams of a lane
+  using Open = std::unordered_set<StreamCall*>;  // of a lane
 
   static std::unique_ptr<transport::CallHandler> begin(DataService& service, Lane& lane, Open& open,
                                                        transport::ServerCall& call);
@@ -31,8 +31,8 @@ class StreamCall final : private transport::Loop::Timer, public std::enable_shar
   StreamCall(const StreamCall&) = delete;
   StreamCall& operator=(const StreamCall&) = delete;
 
-  // The gateway stops: further requests are refused, and when the open ones are answered the stream ends UNAVAILABLE,
-  // for one that is on its way to us then goes unanswered.
+  // The gateway stops: further requests are refused. When the open ones are answered, the stream ends UNAVAILABLE,
+  // because a request still on its way to us gets no answer.
   void close();
 
  private:
@@ -41,14 +41,14 @@ class StreamCall final : private transport::Loop::Timer, public std::enable_shar
 
   void message(std::string bytes);
   void bind(Item& item);
-  void begin(Item& item, MaybeFault fault);  // with what was received; empty: it is a request
+  void begin(Item& item, MaybeFault fault);  // `fault`: from reading it; empty: the request is valid
   void half_closed();
   void closed();
   void due() override;  // the stream's own deadline
   void answer(Item& item, std::string message);
   void partial(std::string message);
   void cancel_all();
-  // Goes on reading, or ends, where it can now.
+  // Resumes reading or ends the stream, if possible now.
   void advance();
 
   DataService& service_;
@@ -56,10 +56,10 @@ class StreamCall final : private transport::Loop::Timer, public std::enable_shar
   Open& streams_;
   transport::ServerCall* call_;  // null once it is over
   std::unordered_map<Item*, std::shared_ptr<Item>> open_;
-  std::size_t owed_ = 0;     // bytes, by estimate, of the answers of open_
-  std::size_t binding_ = 0;  // bytes of requests of which this is being done
+  std::size_t owed_ = 0;     // estimated bytes of the answers to open_
+  std::size_t binding_ = 0;  // bytes of the requests being bound
   std::size_t largest_ = 0;  // answer so far
-  bool ended_ = false;       // the client sends no more, or we take no more
+  bool ended_ = false;       // the client sends no more, or we accept no more
   bool closing_ = false;     // the gateway stops
   bool paused_ = false;
 };

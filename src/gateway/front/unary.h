@@ -1,4 +1,4 @@
-// Calls of one message and one answer.
+// Calls with one message and one answer.
 #pragma once
 
 #include <string>

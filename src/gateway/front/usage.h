@@ -1,4 +1,4 @@
-// What clients take of the data port, counted for /metrics. Thread-safe.
+// Counts the use of the data port for /metrics. Thread-safe.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ class PortUsage {
   using Counts = std::map<std::string, std::uint64_t, std::less<>>;
 
   void connections(int change) { connections_.fetch_add(change, std::memory_order_relaxed); }
-  // `limit`: what a client went over; what follows a colon is a detail of it.
+  // `limit`: the exceeded limit; text after a colon is a detail.
   void over_limit(std::string_view limit) {
     const std::lock_guard lock(mutex_);
     limit = limit.substr(0, limit.find(':'));
@@ -24,7 +24,7 @@ class PortUsage {
     ++(found != over_limit_.end() ? found->second : over_limit_[std::string(limit)]);
   }
 
-  // Answers that were not given, because the model's numbers were NaN or infinite.
+  // Counts answers withheld because the model's numbers were NaN or infinite.
   void not_finite() { not_finite_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t answers_not_finite() const { return not_finite_.load(std::memory_order_relaxed); }
 
@@ -47,7 +47,7 @@ class PortUsage {
   std::atomic<std::uint64_t> not_finite_{0};
   std::array<std::atomic<std::uint64_t>, 2> traces_{};
   mutable std::mutex mutex_;
-  // Those that there are, so that each has its line before anybody goes over it.
+  // The known limits, so that each has a line before it is first exceeded.
   Counts over_limit_{{"HTTP/2", 0},
                      {"TLS", 0},
                      {"bytes of headers", 0},

@@ -26,16 +26,16 @@ namespace {
 using nlohmann::json;
 
 constexpr TimeNs kSecond = 1'000'000'000;
-// What a slice may take: the package needs 0.5 to 2 us for a byte of most texts. And to start, or to read a tokenizer.
+// Time limits for a slice, as the package needs 0.5 to 2 us per byte of most texts, and for start-up or loading.
 constexpr TimeNs kSliceTime = 5 * kSecond;
 constexpr TimeNs kByteTime = 10'000;
 constexpr TimeNs kLoadTime = 15 * kSecond;
 constexpr TimeNs kFirstPause = kSecond / 10;
 constexpr TimeNs kLongestPause = 10 * kSecond;
 constexpr int kNicer = 5;
-constexpr std::size_t kMostKnown = 16;       // tokenizers that a helper keeps
-constexpr std::size_t kHead = 8;             // two sizes of 4 bytes: JSON, and what follows it
-constexpr std::size_t kLargest = 512 << 20;  // answer
+constexpr std::size_t kMostKnown = 16;       // tokenizers kept by a helper
+constexpr std::size_t kHead = 8;             // two sizes of 4 bytes: JSON, and the bytes after it
+constexpr std::size_t kLargest = 512 << 20;  // of an answer
 
 void append_size(std::size_t size, std::string* out) {
   const auto value = static_cast<std::uint32_t>(size);
@@ -116,12 +116,12 @@ void Helper::begin(std::unique_ptr<HelperJob> job) {
   if (starts && !start()) {
     pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
     start_at_ = now_ns() + pause_;
-    // Not from in here: the owner is handing out.
+    // Deferred, because the owner is handing out jobs.
     loop_.at_end([this] { owner_.ended(*this, std::move(job_), false); });
     return;
   }
   const auto& asked = *job_->job;
-  // What a helper that died has said of this slice.
+  // Discards the dead helper's results for this slice.
   job_->tokens.made.resize(job_->from);
   job_->tokens.words.resize(asked.written ? job_->from : 0);
   job_->tokens.specials.resize(job_->tokens.words.size());
@@ -174,7 +174,7 @@ void Helper::write() {
   while (sent_ < out_.size()) {
     const auto count = send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;  // full, or gone: that is told when it is read
+    if (count < 0) break;  // full, or closed: the next read reports it
     sent_ += static_cast<std::size_t>(count);
   }
   const bool all = sent_ == out_.size();

@@ -1,4 +1,4 @@
-// One process that makes token ids, on the thread of those who have it; see helpers.h and arlo/front/helper.py.
+// A process that tokenises, on its owner's thread; see helpers.h and arlo/front/helper.py.
 #pragma once
 
 #include <sys/types.h>
@@ -16,23 +16,23 @@
 namespace arlo::gateway {
 
 struct HelperJob {
-  std::shared_ptr<text::Job> job;  // of its lane's thread, but for what is asked
+  std::shared_ptr<text::Job> job;  // owned by its lane's thread, except the input
   text::Tokens tokens = {};
   TimeNs deadline = kNever;
   std::shared_ptr<transport::Loop::Handle> loop;
   std::function<void()> then;  // null: it has been answered
-  std::uint64_t client = 0;    // whose turn it takes
+  std::uint64_t client = 0;    // whose turn it uses
   unsigned tries = 0;
-  // Its rows go in slices, between which others have their turns: [from, to) is the present one.
+  // Its rows are processed in slices, between which other jobs have their turns: [from, to) is the current one.
   std::size_t from = 0, to = 0;
   std::size_t slice_bytes = 0;
   std::size_t bytes = 0;  // of all rows from `from` on
 
-  void cut();  // the next slice
+  void cut();  // starts the next slice
   [[nodiscard]] bool whole() const { return to >= job->texts.size(); }
   [[nodiscard]] bool is_long() const { return slice_bytes > kSlice; }
 
-  static constexpr std::size_t kSlice = 16 << 10;  // bytes; more where it is one row
+  static constexpr std::size_t kSlice = 16 << 10;  // bytes; more if one row is longer
 };
 
 class Helper final : private transport::Loop::Watch {
@@ -40,14 +40,14 @@ class Helper final : private transport::Loop::Watch {
   class Owner {
    public:
     virtual void over(Helper& helper) = 0;  // its slice is done
-    // It has died, with a job in hand or without; or it was killed, for it took `too_long`.
+    // The process has died, with or without a job, or was killed because the job took `too_long`.
     virtual void ended(Helper& helper, std::unique_ptr<HelperJob> job, bool too_long) = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  // `of_long`: for jobs that are long, too. It is nicer then, so that it delays no one where cores are shared.
+  // `of_long`: also for long jobs. It then has a higher nice value, so that it delays no one on shared cores.
   Helper(transport::Loop& loop, Owner& owner, const std::vector<std::string>& command, bool of_long);
   ~Helper();
   Helper(const Helper&) = delete;
@@ -57,11 +57,11 @@ class Helper final : private transport::Loop::Watch {
   [[nodiscard]] bool takes(const HelperJob& job) const { return of_long_ || !job.is_long(); }
   [[nodiscard]] bool knows(const text::Elsewhere& tokenizer) const { return known_.contains(tokenizer.id); }
   [[nodiscard]] HelperJob* job() const { return job_.get(); }
-  void begin(std::unique_ptr<HelperJob> job);  // starts the process where there is none
+  void begin(std::unique_ptr<HelperJob> job);  // starts the process if there is none
   [[nodiscard]] std::unique_ptr<HelperJob> let_go() { return std::move(job_); }
-  // When check() has something to do; `wanted`: there is a job for it.
+  // When check() is next due; `wanted`: a job needs this helper.
   [[nodiscard]] TimeNs next(bool wanted) const;
-  // Ends one that is at a job for too long.
+  // Kills a process whose job takes too long.
   void check(TimeNs now);
 
  private:
@@ -80,12 +80,12 @@ class Helper final : private transport::Loop::Watch {
   pid_t pid_ = 0;
   int fd_ = -1;
   std::string in_, out_;
-  std::size_t sent_ = 0;  // of out_
+  std::size_t sent_ = 0;  // in out_
   std::unordered_set<std::uint64_t> known_;
   std::unique_ptr<HelperJob> job_;
-  TimeNs until_ = 0;     // its slice has to be done by then
-  TimeNs start_at_ = 0;  // not before
-  TimeNs pause_ = 0;     // before the next start but one
+  TimeNs until_ = 0;     // deadline of its slice
+  TimeNs start_at_ = 0;  // earliest start
+  TimeNs pause_ = 0;     // before the start after the next
 };
 
 }  // namespace arlo::gateway

@@ -9,7 +9,7 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr unsigned kMostTries = 2;  // of a job, whose helper died
+constexpr unsigned kMostTries = 2;  // for a job whose helper died
 
 std::size_t bytes_of(const text::Job& job) {
   std::size_t bytes = 0;
@@ -23,7 +23,7 @@ std::size_t bytes_of(const text::Job& job) {
 
 TextHelpers::TextHelpers(const std::vector<std::string>& command, std::size_t count) {
   if (command.empty()) return;
-  for (std::size_t i = 0; i < count; ++i) {  // the first one is for short texts, where there are several
+  for (std::size_t i = 0; i < count; ++i) {  // with several helpers, the first one is for short texts
     helpers_.push_back(
         std::make_unique<Helper>(loop_, static_cast<Helper::Owner&>(*this), command, i != 0 || count == 1));
   }
@@ -45,7 +45,7 @@ void TextHelpers::run(std::shared_ptr<text::Job> job, std::uint64_t client, Time
   made.bytes = bytes_of(*made.job);
   if (helpers_.empty()) return finish(made, Fault{Code::kInternal, "the gateway has no helpers for this tokenizer"});
   made.cut();
-  // A function that can be copied is asked for.
+  // std::function requires a copyable object.
   loop_.post([this, shared = std::make_shared<HelperJob>(std::move(made))] {
     take(std::move(*shared), false);
     make_room();
@@ -53,7 +53,7 @@ void TextHelpers::run(std::shared_ptr<text::Job> job, std::uint64_t client, Time
   });
 }
 
-// Into the line of its client, where jobs take turns, too; `first`: it was at a helper that died.
+// Adds a job to its client's line, whose jobs also take turns; `first`: its helper died.
 void TextHelpers::take(HelperJob job, bool first) {
   auto line = std::ranges::find(lines_, job.client, &Line::client);
   if (line == lines_.end()) line = lines_.insert(line, Line{.client = job.client, .jobs = {}});
@@ -62,7 +62,7 @@ void TextHelpers::take(HelperJob job, bool first) {
   line->jobs.insert(first ? line->jobs.begin() : line->jobs.end(), std::move(job));
 }
 
-// The line may be empty then.
+// The line may be empty afterwards.
 HelperJob TextHelpers::leave(Line& line, std::size_t place) {
   const auto found = line.jobs.begin() + static_cast<std::ptrdiff_t>(place);
   auto job = std::move(*found);
@@ -81,7 +81,7 @@ void TextHelpers::make_room() {
   }
 }
 
-// One that knows the tokenizer already, where there is one; null: none is free.
+// A free helper, preferably one that has the tokenizer loaded; null: none is free.
 Helper* TextHelpers::free_for(const HelperJob& job, TimeNs now) const {
   Helper* free = nullptr;
   for (const auto& helper : helpers_) {
@@ -96,7 +96,7 @@ void TextHelpers::hand_out() {
   const TimeNs now = now_ns();
   for (auto& line : lines_) {
     for (std::size_t i = 0; i < line.jobs.size();) {
-      const bool wanted = line.jobs[i].job.use_count() > 1;  // who waits for it holds it, too
+      const bool wanted = line.jobs[i].job.use_count() > 1;  // a waiting caller also holds it
       if (wanted && now < line.jobs[i].deadline) {
         ++i;
         continue;
@@ -138,7 +138,7 @@ void TextHelpers::due() {
   const TimeNs now = now_ns();
   for (const auto& helper : helpers_) {
     auto* const job = helper->job();
-    if (job != nullptr && now >= job->deadline) {  // it goes on, for nobody
+    if (job != nullptr && now >= job->deadline) {  // the process continues, but its result is dropped
       finish(*job, Fault{Code::kDeadlineExceeded, "the deadline passed while the text was made token ids"});
     }
     helper->check(now);

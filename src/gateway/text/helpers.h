@@ -1,10 +1,10 @@
-// The tokenizers that src/text does not know: in processes of their own, which use the `tokenizers` package.
+// Tokenizers that src/text does not support run in separate processes, which use the `tokenizers` package.
 //
-// A helper is started when there is something for it to do. It has one slice of a job at a time: clients take turns,
-// and one helper of several is kept free of rows that are long. What waits is bounded, and ends at its deadline; where
-// there is no room, the client with most of it loses its last job. A helper that dies is started again, after a while
-// that doubles; its job goes to another one, once. One that has been at a slice for too long, by its size, is killed,
-// and its job is answered with an error. All of this has a thread of its own, so no lane waits.
+// A helper is started when there is work. It has one slice of a job at a time: clients take turns, and one of several
+// helpers is kept free of long rows. The queue is bounded, and jobs expire at their deadline; if it is full, the client
+// with the most bytes loses its last job. A helper that dies is restarted after a delay that doubles; its job goes to
+// another one, once. A helper that takes too long for a slice of its size is killed, and its job is answered with an
+// error. All of this runs on a separate thread, so no lane waits.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@ namespace arlo::gateway {
 
 class TextHelpers final : private transport::Loop::Timer, private Helper::Owner {
  public:
-  static constexpr std::size_t kJob = 64 << 10;            // bytes that a job counts beside its texts
-  static constexpr std::size_t kMostBytes = 128ULL << 20;  // of jobs that wait
+  static constexpr std::size_t kJob = 64 << 10;            // bytes that a job counts in addition to its texts
+  static constexpr std::size_t kMostBytes = 128ULL << 20;  // of waiting jobs
 
-  // `command`: starts one, which finds its socket as standard input. None, where it is empty or `count` is 0.
+  // `command`: starts one, which has its socket as standard input. No helpers if it is empty or `count` is 0.
   TextHelpers(const std::vector<std::string>& command, std::size_t count);
   ~TextHelpers();
   TextHelpers(const TextHelpers&) = delete;
@@ -55,8 +55,8 @@ class TextHelpers final : private transport::Loop::Timer, private Helper::Owner 
 
   transport::Loop loop_;
   std::vector<std::unique_ptr<Helper>> helpers_;
-  std::deque<Line> lines_;  // of clients, whose turn it is first; none is empty
-  std::size_t bytes_ = 0;   // of all lines
+  std::deque<Line> lines_;  // one per client, in order of turns; none is empty
+  std::size_t bytes_ = 0;   // in all lines
   std::thread thread_;
 };
 

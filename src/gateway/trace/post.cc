@@ -19,7 +19,7 @@ namespace {
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
-// False: the time is up.
+// Returns false on timeout.
 bool await(int fd, short events, TimeNs until) {
   const auto left = static_cast<int>(std::max<TimeNs>(0, until - now_ns()) / 1'000'000);
   pollfd polled{fd, events, 0};
@@ -31,7 +31,7 @@ std::string broken(const transport::ByteStream& stream, long count, const char* 
   return count == 0 || errno == 0 ? ended : error_text(errno);
 }
 
-// The answer's status; empty, or why there is none.
+// The answer's status line; empty, or `why` without an answer.
 std::string exchange(transport::ByteStream& stream, bool tls, std::string_view request, std::string* line,
                      TimeNs until) {
   using transport::ByteStream;
@@ -45,7 +45,7 @@ std::string exchange(transport::ByteStream& stream, bool tls, std::string_view r
     if (count == 0 || count == ByteStream::kBroken) return broken(stream, count, kEnded);
     if (count > 0) request.remove_prefix(static_cast<std::size_t>(count));
   }
-  constexpr std::size_t kMost = 1024;  // of an answer of which only the first line counts
+  constexpr std::size_t kMost = 1024;  // of an answer, of which only the first line counts
   while (line->find("\r\n") == std::string::npos && line->size() < kMost) {
     char bytes[kMost];
     const long count = stream.read(bytes, sizeof bytes);
@@ -56,7 +56,7 @@ std::string exchange(transport::ByteStream& stream, bool tls, std::string_view r
   return {};
 }
 
-// OpenTelemetry's variable for traces, or that for all that is exported; and which of them, if `name` is given.
+// OpenTelemetry's variable for traces, or else the general one; `name`: set to the variable used.
 std::string of_environment(const std::string& what, std::string* name = nullptr) {
   for (const std::string& full : {"OTEL_EXPORTER_OTLP_TRACES_" + what, "OTEL_EXPORTER_OTLP_" + what}) {
     const char* const value = std::getenv(full.c_str());
@@ -67,7 +67,7 @@ std::string of_environment(const std::string& what, std::string* name = nullptr)
   return {};
 }
 
-// Of `key=value,key=value`, with values percent-encoded.
+// Reads `key=value,key=value`, with values percent-encoded.
 std::string read_headers() {
   std::string name;
   const std::string value = of_environment("HEADERS", &name);
@@ -107,7 +107,7 @@ HttpTarget read_target(std::string_view url) {
     throw std::invalid_argument(name + ": '" + given.substr(begin, slash - begin) + "' is not host:port");
   }
   constexpr std::string_view kPath = "/v1/traces";
-  if (name == "OTEL_EXPORTER_OTLP_ENDPOINT") {  // of all that is exported, to paths below it
+  if (name == "OTEL_EXPORTER_OTLP_ENDPOINT") {  // the general endpoint: traces go to a path below it
     if (target.path.ends_with('/')) target.path.pop_back();
     target.path += kPath;
   } else if (target.path.empty() || target.path == "/") {

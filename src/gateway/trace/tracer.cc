@@ -13,8 +13,8 @@ namespace arlo::gateway {
 namespace {
 
 constexpr auto kExportPause = std::chrono::milliseconds(500);  // between two requests to the collector
-constexpr TimeNs kPatience = 2'000'000'000;                    // with it
-constexpr std::size_t kRows = 8;                               // of a request that have spans of their own
+constexpr TimeNs kPatience = 2'000'000'000;                    // for one request
+constexpr std::size_t kRows = 8;                               // maximum rows of a request that get spans
 
 std::mt19937_64& random_bits() {
   thread_local std::mt19937_64 bits{std::random_device{}()};

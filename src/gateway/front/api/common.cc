@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// The field that a message begins with, as ours do: `input: ...`, `dimensions must be ...`. Empty: none.
+// The field at the start of our messages: `input: ...`, `dimensions must be ...`. Empty: none.
 std::string_view field_named(std::string_view message) {
   const std::size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_");
   if (end == std::string_view::npos) return {};
@@ -144,7 +144,7 @@ int status_of(Dialect dialect, const Fault& fault) {
     case Code::kInvalidArgument:
     case Code::kFailedPrecondition:
       return dialect == Dialect::kTei && fault.kind == Fault::Kind::kUsual ? 422 : 400;
-    case Code::kUnimplemented:  // not what this model, or this server, is for
+    case Code::kUnimplemented:  // not supported by this model or server
       return dialect == Dialect::kTei ? 424 : dialect == Dialect::kKserve ? 501 : 400;
     case Code::kUnauthenticated:
       return 401;

@@ -1,5 +1,5 @@
-// What the families of the HTTP API share: what a client may wish of any text, how a model is asked, and numbers and
-// faults as they are written. Pure.
+// Shared by the families of the HTTP API: a client's wishes for texts, the request to a model, and the format of
+// numbers and faults. Pure.
 #pragma once
 
 #include <cstddef>
@@ -17,52 +17,52 @@
 
 namespace arlo::gateway {
 
-// Whose words: they differ in the names of fields, the form of answers and that of errors.
+// The API family, which decides field names and the form of answers and errors.
 enum class Dialect : std::uint8_t { kOpenAi, kTei, kCohere, kKserve };
 
-// The body that says why there is no answer, and the status of it; with the request's id in the dialect that has it.
+// The body and status of an error response, with the request's id if the dialect has one.
 std::string write_fault(Dialect dialect, const Fault& fault, std::string_view id);
 int status_of(Dialect dialect, const Fault& fault);
 
 std::string dumped(const nlohmann::json& value);
 
-// As TEI counts what a request computes on: of all the texts.
+// The characters of all the texts, as TEI counts its compute characters.
 std::size_t count_characters_of(const std::vector<std::string>& texts);
 
-// What a client may wish of the texts of a request.
+// A client's wishes for the texts of a request.
 struct TextWishes {
-  // NONE, END or START: what is cut off; CUT: what the model's tokenizer cuts off; CHUNK: cut into pieces, of
+  // NONE, END or START: the side to truncate; CUT: the side of the model's tokenizer; CHUNK: cut into pieces, for
   // embeddings. Empty before the body is read.
   std::string truncate;
-  std::optional<std::string> prompt;  // name of the one that goes before each text; empty: none does
-  std::string input_type;        // query, passage, ...: where no prompt is named, the one for this, or else the default
-  std::optional<bool> bulk;      // of the class bulk, if the request says a class
-  std::int64_t most_tokens = 0;  // of a text, below what the model takes; 0: that
-  bool special = true;           // special tokens are added
-  // Of pipelines.
+  std::optional<std::string> prompt;  // name of the prompt before each text; empty: none
+  std::string input_type;        // query, passage, ...: without a named prompt, selects this one, or else the default
+  std::optional<bool> bulk;      // bulk or not, if the request names a class
+  std::int64_t most_tokens = 0;  // per text, below the model's limit; 0: the model's limit
+  bool special = true;           // add special tokens
+  // Pipelines only.
   std::optional<double> utility, min_accuracy;
   std::string pin, tenant;
   [[nodiscard]] bool own_tokens() const { return most_tokens != 0 || !special; }
 };
-// INVALID_ARGUMENT: wishes that only embeddings can have.
+// INVALID_ARGUMENT: wishes that are valid only for embeddings.
 MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes);
-// `cut`: the request has texts, which may be cut and have a prompt before them; ids never do.
+// `cut`: the request has texts, which may be truncated and get a prompt; ids never are.
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out);
-// Bytes of a tensor that is made of a body: a text that is repeated for each row, a prompt, and rows that are filled up
-// to the widest can make it far larger than what a client sends.
+// Limit, in bytes, of a tensor made from a body: a text repeated for each row, a prompt, and rows padded to the widest
+// can make it far larger than the client's body.
 inline constexpr std::size_t kMostMade = 64 << 20;
 MaybeFault check_made(std::size_t bytes);
-// The input `name` of BYTES [rows], each text behind `before`. INVALID_ARGUMENT: above kMostMade.
+// Adds the input `name` of BYTES [rows], each text prefixed by `before`. INVALID_ARGUMENT: above kMostMade.
 MaybeFault add_texts(std::string_view name, std::string_view before, const std::vector<std::string>& texts,
                      inference::ModelInferRequest* out);
 
-// INVALID_ARGUMENT: more rows than are taken in one request.
+// INVALID_ARGUMENT: more rows than allowed in one request.
 MaybeFault check_rows(std::size_t rows, std::size_t most);
 
 void append_float(float value, std::string* out);
 void append_floats(const float* values, std::size_t count, std::string* out);
 void append_base64(std::string_view bytes, std::string* out);
-// [a,b,..], each part written by its number.
+// Writes [a,b,..]; `part` writes each element by its index.
 template <class Part>
 void append_list(std::size_t count, std::string* out, Part part) {
   *out += '[';
@@ -73,22 +73,22 @@ void append_list(std::size_t count, std::string* out, Part part) {
   *out += ']';
 }
 
-// The FP32 values of the only output of an answer, `each` in a row.
+// The FP32 values of an answer's only output, `each` per row.
 struct Rows {
   std::vector<float> values;
   std::size_t each = 0;
   [[nodiscard]] std::size_t count() const { return values.size() / each; }
   float* operator[](std::size_t row) { return values.data() + row * each; }
 };
-// There are `rows` of the same size. INTERNAL: it is not so, or some are NaN or infinite. `pieces`: how many rows each
-// input has; empty: one.
+// Reads `rows` rows of equal size. INTERNAL: the output has another shape, or some values are NaN or infinite.
+// `pieces`: rows per input; empty: one.
 MaybeFault read_rows(const inference::ModelInferResponse& answer, std::size_t rows, Rows* out,
                      std::span<const std::size_t> pieces = {});
-// INTERNAL, naming the inputs, where numbers of an output are NaN or infinite: `each` of a row. JSON has no word for
-// them, and what ranks or stores them is wrong without knowing.
+// INTERNAL, naming the inputs, if an output has NaN or infinite numbers, `each` per row. JSON cannot express them, and
+// they would silently corrupt rankings and stores.
 template <class T>
 MaybeFault check_finite(std::span<const T> values, std::size_t each, std::span<const std::size_t> pieces = {});
-// Parameter of an answer; 0 for none.
+// A parameter of an answer; 0 if missing.
 std::int64_t said(const inference::ModelInferResponse& answer, const char* name);
 // {"prompt_tokens":n,"total_tokens":n}
 std::string usage_of(std::int64_t tokens);

@@ -1,4 +1,4 @@
-// Embeddings of texts: as OpenAI, Cohere and TEI ask for them, those of each token, and how alike texts are.
+// Embeddings of texts in the APIs of OpenAI, Cohere and TEI, embeddings of each token, and similarities of texts.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -15,8 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-// How the numbers of a vector are written: FP32 numbers; or their signs, eight to a number, the first one highest
-// (1: above 0), as numbers from 0 to 255, or from -128 to 127. In base64 FP32 is little-endian.
+// The format of a vector's numbers: FP32, or their signs packed eight to a number, the first in the highest bit (1:
+// above 0), as numbers from 0 to 255, or from -128 to 127. In base64 FP32 is little-endian.
 struct Form {
   enum class Kind : std::uint8_t { kFloat, kUbinary, kBinary } kind = Kind::kFloat;
   bool base64 = false;
@@ -25,7 +25,7 @@ struct Form {
   [[nodiscard]] std::string_view name() const { return base64 ? "base64" : kNames[static_cast<int>(kind)]; }
   bool operator==(const Form&) const = default;
 
-  // INVALID_ARGUMENT: there is no such kind here.
+  // INVALID_ARGUMENT: the kind is not supported here.
   MaybeFault read_kind(const std::string& field, std::string_view from) {
     const auto* const found = std::ranges::find(kNames, from);
     if (found != std::end(kNames)) {
@@ -67,7 +67,7 @@ struct Form {
   }
 };
 
-// What is to be embedded: texts, or token ids with their special tokens, taken as they are.
+// The inputs to embed: texts, or token ids including special tokens, used as they are.
 struct Inputs {
   std::vector<std::string> texts;
   TokenRows ids;
@@ -79,7 +79,7 @@ struct Inputs {
     return count;
   }
 
-  // `empty_texts`: they are taken, too.
+  // `empty_texts`: they are allowed.
   MaybeFault read(Fields& in, const char* field, bool empty_texts) {
     const json* from = in.needed(field);
     const std::string what(field);
@@ -108,7 +108,7 @@ struct Inputs {
   }
 };
 
-// Asks for it. UNIMPLEMENTED: the model has none.
+// Requests the output. UNIMPLEMENTED: the model has none.
 MaybeFault ask_output(const ModelSpec& model, bool of_tokens, inference::ModelInferRequest* out) {
   const int output = model.vector_output(of_tokens);
   if (output < 0) {
@@ -129,7 +129,7 @@ void normalize(float* values, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(values[i] * by);
 }
 
-// A vector for each text: of its row, or of the rows that a long one was cut into.
+// One vector per text, from its row or from the rows of its pieces.
 class Vectors : public ApiTask {
  public:
   using ApiTask::ApiTask;
@@ -175,7 +175,7 @@ class Vectors : public ApiTask {
   }
 
  protected:
-  // `field`: of the inputs; null: they are read already.
+  // `field`: with the inputs; null: they have been read already.
   MaybeFault read_vectors(Fields& in, const ApiBody& from, const char* field, bool empty_texts) {
     if (field != nullptr) {
       if (auto fault = inputs_.read(in, field, empty_texts)) return fault;
@@ -183,7 +183,7 @@ class Vectors : public ApiTask {
     in.text("model", &model_).count("dimensions", 1, &dimensions_).flag("normalize", &normalize_);
     return in.wishes(from.auto_truncate, &wishes_).fault();
   }
-  // A row for each text, of as many numbers as were asked for.
+  // Writes one row per text, with the requested dimensions.
   virtual MaybeFault write_vectors(const ModelSpec& model, const inference::ModelInferResponse& answer, Rows& made,
                                    ApiAnswer* out) = 0;
 
@@ -191,9 +191,9 @@ class Vectors : public ApiTask {
   Inputs inputs_;
   TextWishes wishes_;
   bool normalize_ = true;
-  std::int64_t dimensions_ = 0;  // 0: all that the model has
+  std::int64_t dimensions_ = 0;  // 0: all of the model's
   std::int64_t tokens_ = 0;
-  std::vector<std::size_t> pieces_;  // rows of each text; empty: one
+  std::vector<std::size_t> pieces_;  // rows per text; empty: one
                                      // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
 
  private:
@@ -207,7 +207,7 @@ class Vectors : public ApiTask {
     if (tokens_ == 0) tokens_ = said(answer, "tokens");
     if (!pieces_.empty()) pool(made);
     const std::size_t rows = made->count();
-    for (std::size_t row = 0; row < rows; ++row) {  // in place: what is cut to is never behind what it comes from
+    for (std::size_t row = 0; row < rows; ++row) {  // in place: the destination is never behind the source
       float* const to = made->values.data() + row * each;
       std::copy_n((*made)[row], each, to);
       if (normalize_) normalize(to, each);
@@ -217,7 +217,7 @@ class Vectors : public ApiTask {
     return {};
   }
 
-  // Of each text the mean of its pieces, by how many tokens each has.
+  // Averages the pieces of each text, weighted by their tokens.
   void pool(Rows* made) const {
     std::vector<float> pooled;
     pooled.reserve(pieces_.size() * made->each);
@@ -235,7 +235,7 @@ class Vectors : public ApiTask {
     made->values = std::move(pooled);
   }
 
-  std::vector<double> weights_;  // of each row
+  std::vector<double> weights_;  // per row
 };
 
 class OpenAiEmbeddings final : public Vectors {
@@ -245,7 +245,7 @@ class OpenAiEmbeddings final : public Vectors {
  private:
   enum class Encoding : std::uint8_t { kNumbers, kBase64, kBytes, kBytesOnly };
   static constexpr std::string_view kEncodings[] = {"float", "base64", "bytes", "bytes_only"};
-  static constexpr std::size_t kMostInHeader = 48;  // rows: clients take headers of some 8 KiB
+  static constexpr std::size_t kMostInHeader = 48;  // rows: clients accept headers of about 8 KiB
 
   MaybeFault read_fields(Fields& in, const ApiBody& from) override {
     if (auto fault = read_vectors(in, from, "input", false)) return fault;
@@ -286,7 +286,7 @@ class OpenAiEmbeddings final : public Vectors {
     return {};
   }
 
-  // vLLM's: all vectors as they lie in memory, and in a header what they are.
+  // vLLM's format: all vectors as they lie in memory, described by a header.
   MaybeFault write_bytes(const ModelSpec& model, const Rows& made, ApiAnswer* out) const {
     const std::size_t bytes = made.each * sizeof(float);
     if (encoding_ == Encoding::kBytes) {
@@ -304,7 +304,7 @@ class OpenAiEmbeddings final : public Vectors {
                         {"shape", {made.each}}});
       }
       const json usage = {{"prompt_tokens", tokens_}, {"total_tokens", tokens_}};
-      // Escaped: a header is ASCII.
+      // Escaped, because a header is ASCII.
       const json said = {{"model", model.name}, {"data", data}, {"usage", usage}};
       out->headers = "metadata: " + said.dump(-1, ' ', true, json::error_handler_t::replace) + "\r\n";
     }
@@ -349,7 +349,7 @@ class CohereEmbed final : public Vectors {
     return {};
   }
 
-  // [{"content": [{"type": "text", "text": "..."}, ...]}, ...]: a vector of each, its texts as lines of one.
+  // Reads [{"content": [{"type": "text", "text": "..."}, ...]}, ...]: one vector each, its texts joined as lines.
   MaybeFault read_blocks(const json& from) {
     if (!from.is_array()) return invalid("inputs must be a list of objects with content");
     auto texts = json::array();
@@ -390,7 +390,7 @@ class CohereEmbed final : public Vectors {
 
   const int api_;
   std::vector<Form> forms_{Form{}};
-  bool typed_ = false;  // the answer names them
+  bool typed_ = false;  // the answer names the types
 };
 
 class TeiEmbed final : public Vectors {
@@ -441,7 +441,7 @@ class TeiSimilarity final : public Vectors {
   }
 };
 
-// Vectors of the tokens. The rows' lengths must be known to tell them from what they are filled with.
+// One vector per token. The rows' lengths must be known to tell tokens from padding.
 class TeiEmbedAll final : public ApiTask {
  public:
   TeiEmbedAll() : ApiTask(Dialect::kTei) {}

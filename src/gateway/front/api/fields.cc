@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kDeepest = 16;  // of requests: three dimensions of a tensor are four
+constexpr std::size_t kDeepest = 16;  // for requests: a three-dimensional tensor nests four deep
 
 }  // namespace
 
@@ -52,7 +52,7 @@ const json* Fields::given(const char* name) const {
 void Fields::merge(const char* name) {
   const auto found = own_.find(name);
   if (found == own_.end() || !found->is_object()) return;
-  const json inner = std::move(*found);  // it may name this field itself
+  const json inner = std::move(*found);  // it may contain this field itself
   own_.update(inner);
 }
 
@@ -82,7 +82,7 @@ Fields& Fields::count(const char* name, std::int64_t least, std::int64_t* out) {
   return *this;
 }
 
-// `most`: as it is written.
+// `most`: the bound as text.
 Fields& Fields::number(const char* name, const char* most, std::optional<double>* out) {
   const json* found = given(name);
   if (found == nullptr) return *this;
@@ -108,7 +108,7 @@ Fields& Fields::wishes(bool cut, TextWishes* out) {
   if (out->truncate.empty()) out->truncate = cut ? "CUT" : "NONE";
   read_cut(out);
   if (const json* found = given("priority")) {
-    // Cohere's and vLLM's are numbers, of which 0 is the usual and higher ones wait.
+    // Cohere and vLLM use numbers: 0 is the default, and higher ones wait.
     if (*found != "bulk" && *found != "interactive" && !found->is_number_integer()) {
       return fail("priority", " must be interactive or bulk, or a whole number: above 0 is bulk");
     }

@@ -1,4 +1,4 @@
-// The JSON body of a request, read field by field, with words for what is wrong in it. Pure.
+// Reads the JSON body of a request field by field, and describes errors in it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,39 @@
 
 namespace arlo::gateway {
 
-// Fields are read in turn, into what stays as it is where a field is missing or null. The first one that is wrong makes
-// the fault, INVALID_ARGUMENT; those behind it are not looked at.
+// Fields are read in turn; the target stays unchanged if a field is missing or null. The first invalid field makes the
+// fault, INVALID_ARGUMENT; later fields are ignored.
 class Fields {
  public:
   using json = nlohmann::json;
-  // An object that nests no deeper than any request has to.
+  // Parses an object with bounded nesting.
   explicit Fields(std::string_view bytes);
-  // One within another, which must outlive it.
+  // Reads a nested object, which must outlive it.
   explicit Fields(const json& object) : body_(&object) {}
   Fields(const Fields&) = delete;
   Fields& operator=(const Fields&) = delete;
 
   Fields& flag(const char* name, bool* out);
   Fields& text(const char* name, std::string* out);
-  // A whole number of at least `least`.
+  // Reads a whole number of at least `least`.
   Fields& count(const char* name, std::int64_t least, std::int64_t* out);
-  // A text, or a list of texts that is not empty; it must be there.
+  // Reads a required text or non-empty list of texts.
   Fields& texts(const char* name, std::vector<std::string>* out);
-  // From `truncate`, `truncation_direction`, `prompt_name`, `input_type`, `priority`, `add_special_tokens` and vLLM's
-  // `truncate_prompt_tokens` and `truncation_side`; `utility`, `min_accuracy`, `pin` and `tenant` of pipelines. `cut`:
-  // CUT where nothing is said.
+  // Reads `truncate`, `truncation_direction`, `prompt_name`, `input_type`, `priority`, `add_special_tokens` and vLLM's
+  // `truncate_prompt_tokens` and `truncation_side`; for pipelines `utility`, `min_accuracy`, `pin` and `tenant`. `cut`:
+  // the default is CUT.
   Fields& wishes(bool cut, TextWishes* out);
-  // `prompt_name` alone.
+  // Reads `prompt_name` only.
   Fields& prompt(TextWishes* out);
 
-  // What is within this field, if it is an object, beside what there is and in place of it.
+  // Merges the fields of this object field, if it is one, into the body; they override existing fields.
   void merge(const char* name);
 
-  // A field as it is; null: it is not there, which of `needed` ones is a fault.
+  // Returns a field unchanged; null: it is missing, which is a fault for a `needed` one.
   [[nodiscard]] const json* find(const char* name) const;
   [[nodiscard]] const json* needed(const char* name);
   [[nodiscard]] bool has(const char* name) const { return find(name) != nullptr; }
-  // The same; null where it is null, too, and behind a fault.
+  // Like find(), but also null for a JSON null and after a fault.
   [[nodiscard]] const json* given(const char* name) const;
   [[nodiscard]] const MaybeFault& fault() const { return fault_; }
 
@@ -58,10 +58,10 @@ class Fields {
   MaybeFault fault_;
 };
 
-// A list of texts that is not empty. `empty`: a text of it may be.
+// Reads a non-empty list of texts. `empty`: a text may be empty.
 MaybeFault read_texts(const nlohmann::json& from, const std::string& field, bool empty, std::vector<std::string>* out);
 
-// A whole number that an int64 holds.
+// Whether it is a whole number that fits an int64.
 bool whole(const nlohmann::json& value);
 
 }  // namespace arlo::gateway

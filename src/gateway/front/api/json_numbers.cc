@@ -1,4 +1,4 @@
-// append_float(), append_floats() and append_base64() of api_json.h: most of what an answer with vectors costs.
+// append_float(), append_floats() and append_base64() of api_json.h, which dominate the cost of an answer with vectors.
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr std::size_t kLongest = 32;  // characters of a number, at most
+constexpr std::size_t kLongest = 32;  // maximum characters of a number
 constexpr int kMostPower = 13;
 
 constexpr std::array<char, 200> pairs_of_digits() {
@@ -36,17 +36,17 @@ constexpr std::array<double, kMostPower + 1> powers_of_ten() {
 }
 constexpr auto kPowers = powers_of_ten();
 
-// Nine digits, which always name one FP32 number: of 10^9 decimals in a decade, the nearest is off by a sixth of half
-// the distance to the next number at most, and the multiplication by as much as nothing. Null: not one of these.
+// Writes nine digits, which identify every FP32 number: of 10^9 decimals in a decade, the nearest is off by at most a
+// sixth of half the distance to the next number, and the multiplication adds next to nothing. Null: out of range.
 char* write_nine_digits(float value, char* to) {
   const double size = std::fabs(double{value});
-  const bool fits = size >= 1e-4 && size < 10;  // no NaN does
+  const bool fits = size >= 1e-4 && size < 10;  // false for NaN
   if (!fits) return nullptr;
-  // Of ten, by which it becomes a number of nine digits.
+  // The power of ten that scales it to nine digits.
   const int power = 8 + (size < 1 ? 1 : 0) + (size < 0.1 ? 1 : 0) + (size < 0.01 ? 1 : 0) + (size < 0.001 ? 1 : 0);
   const double whole = size * kPowers[static_cast<std::size_t>(power)];
   const auto digits = static_cast<std::uint32_t>(whole + 0.5);  // NOLINT(bugprone-incorrect-roundings): far below 2^52
-  if (digits < 100'000'000 || digits > 999'999'999) return nullptr;  // where 1, 0.1, .. are not what they are as FP64
+  if (digits < 100'000'000 || digits > 999'999'999) return nullptr;  // at 1, 0.1, .., inexact in FP64
   char nine[10];
   std::uint32_t rest = digits;
   for (int at = 7; at >= 1; at -= 2) {
@@ -69,7 +69,7 @@ char* write_nine_digits(float value, char* to) {
   return to + count;
 }
 
-// The shortest decimal where a number is very small or large. `to` has room for kLongest.
+// Writes nine digits, or the shortest decimal of a very small or large number. `to` has room for kLongest.
 char* write_float(float value, char* to) {
   if (char* const end = write_nine_digits(value, to)) return end;
   if (std::isfinite(value)) return std::to_chars(to, to + kLongest, value).ptr;

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// What ends a run of a string's characters that stand for themselves.
+// Bytes that end a run of literal characters in a string.
 constexpr std::array<bool, 256> stops() {
   std::array<bool, 256> made{};
   for (std::size_t c = 0; c < 0x20; ++c) made[c] = true;
@@ -27,13 +27,13 @@ constexpr std::array<bool, 256> stops() {
 }
 constexpr auto kStops = stops();
 
-// What values take, in those of a number (16 bytes), and how much of that one text may ask for: 128 MiB.
+// Memory of values relative to a number's (16 bytes), and the total that one text may use: 128 MiB.
 constexpr std::size_t kOfText = 4;
 constexpr std::size_t kOfList = 6;
 constexpr std::size_t kOfField = 6;
 constexpr std::size_t kMostTaken = 8 << 20;
 
-// Whether one of eight bytes is above 0x7f, below 0x20, '"' or '\'.
+// Whether any of eight bytes is above 0x7f, below 0x20, '"' or '\'.
 bool odd_one_in(std::uint64_t eight) {
   constexpr std::uint64_t kOnes = ~std::uint64_t{0} / 255;
   constexpr std::uint64_t kHigh = kOnes * 0x80;

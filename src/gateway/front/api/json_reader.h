@@ -1,5 +1,5 @@
-// JSON text as a value. The library's own reader takes a hundred instructions for a character, which was a third of
-// what a short text cost; this one takes the same texts, but for a NUL behind the value. Pure.
+// Parses JSON text. The library's reader takes a hundred instructions per character, which was a third of the cost of a
+// short text. This one accepts the same texts, except for a NUL after the value. Pure.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace arlo::gateway {
 
 enum class JsonRead { kOk, kWrong, kTooDeep, kTooMany };
 
-// One value in UTF-8, with nothing but white space around it, of arrays and objects in at most `deepest` others. Of
-// equal keys the last one counts. Values of two or three bytes each take forty times that: their memory has a bound.
+// Reads one value in UTF-8, surrounded only by white space, with arrays and objects nested at most `deepest` deep. The
+// last of equal keys counts. Values of two or three bytes each take forty times that, so their memory is bounded.
 JsonRead read_json(std::string_view text, std::size_t deepest, nlohmann::json* out);
 
 }  // namespace arlo::gateway

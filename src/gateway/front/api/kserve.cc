@@ -1,4 +1,4 @@
-// KServe's v2 protocol over HTTP with Triton's binary tensors: a request as a ModelInferRequest, and its answer.
+// KServe's v2 protocol over HTTP with Triton's binary tensors: converts requests to ModelInferRequest and answers back.
 #include <google/protobuf/util/json_util.h>
 
 #include <bit>
@@ -29,7 +29,7 @@ template <class T>
 struct Named {
   std::string_view name;
 };
-// Calls `then` with a number of the type that a datatype is in memory. False: there is none.
+// Calls `then` with a number of the datatype's C++ type. Returns false if there is none.
 template <class Then>
 bool of_type(std::string_view datatype, Then then) {
   constexpr std::tuple kTypes(Named<std::int64_t>{"INT64"}, Named<std::int32_t>{"INT32"}, Named<std::int16_t>{"INT16"},
@@ -44,7 +44,7 @@ bool of_type(std::string_view datatype, Then then) {
   return std::apply([&](const auto&... named) { return (is(named) || ...); }, kTypes);
 }
 
-// Numbers of a tensor as they are written, flat or nested by its shape.
+// Writes the numbers of a tensor, flat or nested by its shape.
 template <class T>
 MaybeFault append_numbers(const json& data, const std::string& what, std::string* out) {
   for (const auto& each : data) {
@@ -125,7 +125,7 @@ MaybeFault read_parameters(const Fields& from, Map* out) {
   return {};
 }
 
-// Takes a parameter that is this port's own out of the others.
+// Removes a parameter meant for this port from the others.
 template <class Map>
 MaybeFault take_flag(const char* key, Map* parameters, bool* out, bool* given = nullptr) {
   const auto found = parameters->find(key);
@@ -324,12 +324,12 @@ class Infer final : public ApiTask {
   }
 
   inference::ModelInferRequest request_;
-  std::unordered_map<std::string, bool> binary_;  // outputs that say how they come
+  std::unordered_map<std::string, bool> binary_;  // per output: whether the client asked for binary data
   bool all_binary_ = false;
-  std::optional<std::string> bare_;  // the body, which has no JSON
+  std::optional<std::string> bare_;  // the raw body without JSON
 };
 
-// protobuf's JSON has 64-bit numbers as texts.
+// Converts texts to numbers, because protobuf's JSON writes 64-bit numbers as texts.
 void numbers_for_texts(json* value) {
   static constexpr std::string_view kNumbers[] = {"shape",           "dims",          "count", "ns", "inference_count",
                                                   "execution_count", "last_inference"};

@@ -1,4 +1,4 @@
-// What a model is for, whatever that is: POST / of TEI's servers, and several of these in one, as Vertex AI sends them.
+// The model's task by its type: POST / of TEI's servers, and several such bodies in one, as Vertex AI sends them.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -26,7 +26,7 @@ class TeiOwn final : public ApiTask {
       model_ = task_->model();
       return fault;
     }
-    // Which of these it is, the model says; lists are read by each in a way of its own.
+    // The model decides between these; each reads lists differently.
     labels_ = make_tei_predict();
     labels_fault_ = labels_->read(from);
     vectors_ = make_tei_embed();
@@ -70,11 +70,11 @@ class TeiOwn final : public ApiTask {
   std::unique_ptr<ApiTask> vectors_;
   MaybeFault labels_fault_;
   MaybeFault vectors_fault_;
-  bool for_labels_ = false;  // it has a field that only these know
+  bool for_labels_ = false;  // it has a field that only these tasks use
   bool for_vectors_ = false;
 };
 
-// Several bodies of TeiOwn as one call: the rows of each stand behind those of the one before.
+// Several TeiOwn bodies as one call: their rows are concatenated.
 class Vertex final : public ApiTask {
  public:
   Vertex() : ApiTask(Dialect::kTei) {}
@@ -171,7 +171,7 @@ class Vertex final : public ApiTask {
   }
 
  private:
-  // They ask for the same of their rows.
+  // Whether they request the same outputs for their rows.
   static bool alike(const inference::ModelInferRequest& one, const inference::ModelInferRequest& other) {
     return one.outputs(0).name() == other.outputs(0).name() && one.parameters_size() == other.parameters_size() &&
            std::ranges::all_of(one.parameters(),
@@ -185,7 +185,7 @@ class Vertex final : public ApiTask {
            });
   }
 
-  // Rows of token ids, filled up with zeros, as their mask is.
+  // Pads rows of token ids, and their mask, with zeros.
   static void widen(std::int64_t width, inference::ModelInferRequest::InferInputTensor* tensor, std::string* raw) {
     if (tensor->shape_size() != 2 || tensor->shape(1) == width) return;
     const auto rows = static_cast<std::size_t>(tensor->shape(0));
@@ -198,8 +198,8 @@ class Vertex final : public ApiTask {
   }
 
   std::vector<std::unique_ptr<ApiTask>> tasks_;
-  std::vector<std::size_t> rows_;  // of each
-  std::size_t waits_ = 0;          // the one whose texts a helper makes ids of
+  std::vector<std::size_t> rows_;  // per body
+  std::size_t waits_ = 0;          // the one whose texts a helper tokenises
 };
 
 }  // namespace

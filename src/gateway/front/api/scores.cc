@@ -1,5 +1,5 @@
-// Labels of texts and pairs, as TEI, vLLM and infinity ask for them; scores of pairs, as vLLM does; and documents
-// ranked for a query, as TEI, Cohere, Jina, vLLM and infinity do.
+// Labels of texts and pairs (TEI, vLLM, infinity), scores of pairs (vLLM), and documents ranked for a query (TEI,
+// Cohere, Jina, vLLM, infinity).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// The output that is a score of each label; null: the model has none.
+// The output with a score per label; null: the model has none.
 const OutputSpec* logits_of(const ModelSpec& model) {
   const int found = model.find_output("logits");
   if (found < 0 || (model.inner >> found & 1) != 0) return nullptr;
@@ -23,7 +23,7 @@ const OutputSpec* logits_of(const ModelSpec& model) {
   return output.token_level || output.datatype != "FP32" || output.dims.size() != 1 ? nullptr : &output;
 }
 
-// Names of the labels, and how many of a row's logits they are for: of a model of several tasks those of one.
+// The label names, and their number of logits in a row; for a model of several tasks, those of one task.
 struct Labels {
   const std::vector<std::string>* names;
   std::size_t count;
@@ -47,7 +47,7 @@ void softmax(float* values, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(std::exp(double{values[i]} - most) / sum);
 }
 
-// What a model's activation makes of the logits of a row, in place.
+// Applies the model's activation to the logits of a row, in place.
 void activate(Activation by, float* values, std::size_t count) {
   if (by == Activation::kUsual) by = count == 1 ? Activation::kSigmoid : Activation::kSoftmax;
   if (by == Activation::kSoftmax) return softmax(values, count);
@@ -57,7 +57,7 @@ void activate(Activation by, float* values, std::size_t count) {
   }
 }
 
-// Places in descending order of their values; the first of those that are alike comes first.
+// Indexes in descending order of value; the earlier of equal values comes first.
 std::vector<std::size_t> ranks(const float* values, std::size_t count) {
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), 0);
@@ -65,7 +65,7 @@ std::vector<std::size_t> ranks(const float* values, std::size_t count) {
   return order;
 }
 
-// [{"score":s,"label":l},..] in descending order.
+// Writes [{"score":s,"label":l},..] in descending order.
 void append_labels(const Labels& labels, const float* scores, std::string* out) {
   const auto order = ranks(scores, labels.count);
   append_list(order.size(), out, [&](std::size_t i) {
@@ -75,10 +75,10 @@ void append_labels(const Labels& labels, const float* scores, std::string* out) 
   });
 }
 
-// A row is a text, or a pair: `first_` has as many texts as there are rows, or one for all.
+// A row is a text or a pair: `first_` has one text per row, or one for all.
 class Scored : public ApiTask {
  public:
-  // `labels`: of a classifier; otherwise the one score of a reranker.
+  // `labels`: for a classifier; otherwise for a reranker's single score.
   Scored(Dialect dialect, bool labels) : ApiTask(dialect), labels_(labels) {}
 
   [[nodiscard]] bool fits(const ModelSpec& model) const final {
@@ -125,7 +125,7 @@ class Scored : public ApiTask {
     return labels;
   }
 
-  // vLLM's and infinity's answers, around a list.
+  // The envelope of vLLM's and infinity's answers around a list.
   [[nodiscard]] std::string head(const char* kind, const char* object, const inference::ModelInferResponse& answer,
                                  const ModelSpec& model) const {
     return "{\"id\":" + dumped(kind + std::string("-") + answer.id()) + ",\"object\":\"" + object +
@@ -137,11 +137,11 @@ class Scored : public ApiTask {
 
   // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes)
   std::vector<std::string> first_, second_;
-  std::string task_;  // of a model of several; empty: none is named
+  std::string task_;  // for a model of several tasks; empty: none is named
   TextWishes wishes_;
   std::int64_t now_s_ = 0;
   bool raw_ = false;
-  bool infinity_ = false;  // in infinity's form
+  bool infinity_ = false;  // in infinity's format
                            // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
 
  private:
@@ -278,7 +278,7 @@ class Score final : public Scored {
 
 class Rerank final : public Scored {
  public:
-  // `version`: of Cohere's; 0: TEI's, if the body is one.
+  // `version`: Cohere's; 0: TEI's, if the body is TEI's.
   explicit Rerank(int version) : Scored(Dialect::kCohere, false), api_(version) {}
 
  private:
@@ -300,17 +300,17 @@ class Rerank final : public Scored {
     if (auto fault = read_documents(*documents, field)) return fault;
     infinity_ = api_ == 0 && !tei && (from.infinity || in.has("raw_scores"));
     now_s_ = from.now_s;
-    bool activation = true;  // vLLM's word for it
+    bool activation = true;  // vLLM's name for it
     bool cut = true;
     in.text("model", &model_).flag("raw_scores", &raw_).count("top_n", 0, &top_).flag("use_activation", &activation);
     in.flag("truncation", &cut);
     raw_ = raw_ || !activation;
-    // As they do: what a document has too much is left out.
+    // Excess text of a document is truncated, as in those APIs.
     if (!tei || !cut) wishes_.truncate = cut ? "CUT" : "NONE";
     return in.wishes(from.auto_truncate, &wishes_).fault();
   }
 
-  // Texts; of Cohere's and Jina's also objects: their field `text`, or those of `rank_fields` as lines of YAML.
+  // Reads texts, and for Cohere and Jina also objects: their field `text`, or `rank_fields` as lines of YAML.
   MaybeFault read_documents(const json& from, const std::string& field) {
     if (!from.is_array() || field == "texts") return read_texts(from, field, true, &second_);
     auto texts = json::array();
@@ -382,10 +382,10 @@ class Rerank final : public Scored {
   static constexpr std::size_t kMostFields = 64;
 
   const int api_;
-  std::vector<std::string> shown_;   // the documents as they come back, in JSON
+  std::vector<std::string> shown_;   // the returned documents, in JSON
   std::vector<std::string> fields_;  // of documents that are objects
   std::int64_t top_ = 0;             // 0: all
-  bool again_ = false;               // the documents come back
+  bool again_ = false;               // return the documents
 };
 
 }  // namespace

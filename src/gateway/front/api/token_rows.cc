@@ -8,12 +8,12 @@
 namespace arlo::gateway {
 namespace {
 
-// Tokens of a row.
+// The maximum tokens of a row.
 std::int64_t longest_of(const ModelSpec& model, const TextWishes& wishes) {
   return wishes.most_tokens == 0 ? model.longest : std::min<std::int64_t>(model.longest, wishes.most_tokens);
 }
 
-constexpr std::size_t kOverlap = 8;  // a window repeats one part in so many of the one before
+constexpr std::size_t kOverlap = 8;  // a window repeats 1/kOverlap of the previous one
 
 void add_tensor(const InputSpec& spec, const TokenRows& rows, std::size_t width, bool mask,
                 inference::ModelInferRequest* out) {
@@ -79,7 +79,7 @@ MaybeFault tokenize_whole(const ModelSpec& model, std::string_view prompt, const
                           std::vector<std::size_t>* pieces) {
   if (auto fault = check_text(model)) return fault;
   const auto longest = static_cast<std::size_t>(longest_of(model, wishes));
-  // Above this there would be more windows than are taken, so no more needs to be made of a text.
+  // More tokens than this would exceed the window limit, so tokenisation can stop here.
   const text::Limits all{.most_tokens = most_rows * longest, .add_special = false};
   std::vector<text::Encoding> made;
   if (auto fault = encode_behind(*model.text, prompt, texts, all, job, &made)) return fault;

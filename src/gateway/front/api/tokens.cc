@@ -1,4 +1,4 @@
-// Answered from what the gateway knows of a model: tokens of texts, texts of tokens, and what the model is for.
+// Answers from the gateway's knowledge of a model: tokens of texts, texts of tokens, and the model's task.
 #include <vector>
 
 #include "gateway/front/api/fields.h"
@@ -12,15 +12,15 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostTokens = 100'000;          // of a request: an answer is 70 bytes for each
-constexpr std::size_t kMostBytes = 10 * kMostTokens;  // of texts that a helper makes token ids of
+constexpr std::size_t kMostTokens = 100'000;          // per request: an answer takes 70 bytes per token
+constexpr std::size_t kMostBytes = 10 * kMostTokens;  // of texts that a helper tokenises
 
 std::string place_of(const text::Place& place) {
   if (place.stop == 0) return R"(,"start":null,"stop":null})";
   return ",\"start\":" + std::to_string(place.start) + ",\"stop\":" + std::to_string(place.stop) + "}";
 }
 
-// Answered from what the gateway knows of the model.
+// A task answered from the gateway's knowledge of the model.
 class Known : public ApiTask {
  public:
   Known() : ApiTask(Dialect::kTei) {}
@@ -54,7 +54,7 @@ class Tokenize final : public Known {
         return invalid("inputs: they have more than " + std::to_string(kMostBytes) + " bytes: send fewer at a time");
       }
     }
-    job_->written = true;  // with places
+    job_->written = true;  // with offsets
     return encode_behind(*model.text, prompt, texts_, limits, job_.get(), &made_);
   }
 

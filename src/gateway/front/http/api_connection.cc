@@ -24,12 +24,12 @@ namespace arlo::gateway {
 namespace {
 
 constexpr std::size_t kRead = 16 << 10;
-constexpr std::size_t kAhead = 16 << 10;     // bytes that are read of requests behind the one that is answered
-constexpr TimeNs kStall = 1'000'000'000;     // without progress, of whoever holds memory that others need
-constexpr std::size_t kWindow = 64 << 10;    // bytes of an answer that a client takes in the time of a body
-constexpr TimeNs kClosingWait = 1000 * kMs;  // for a client to close
+constexpr std::size_t kAhead = 16 << 10;     // bytes read ahead of the request being answered
+constexpr TimeNs kStall = 1'000'000'000;     // without progress by a client that holds memory which others need
+constexpr std::size_t kWindow = 64 << 10;    // bytes of an answer that a client must take within body_time
+constexpr TimeNs kClosingWait = 1000 * kMs;  // for the client to close
 constexpr std::size_t kLargeBody = 1 << 20;  // bytes
-constexpr std::size_t kSwells = 16;  // what a packed body may grow to, times its size, and is likely not to exceed
+constexpr std::size_t kSwells = 16;  // a compressed body's likely maximum after decompression, as multiple of its size
 constexpr std::size_t kLongestId = 128;
 constexpr std::string_view kJson = "application/json";
 constexpr const char* kNoMemory = "the gateway holds as much of requests as it may: try again a little later";
@@ -43,7 +43,7 @@ std::string peer_of(int fd) {
   return address.text();
 }
 
-// The client's, where it is fit for a header and a log; or one of ours.
+// The client's id if it is safe in headers and logs; otherwise a generated one.
 std::string request_id_of(std::string_view given) {
   const bool good = !given.empty() && given.size() <= kLongestId &&
                     std::all_of(given.begin(), given.end(), [](char c) { return c > ' ' && c < '\x7f'; });
@@ -53,13 +53,13 @@ std::string request_id_of(std::string_view given) {
   return "req-" + std::to_string(kSalt) + "-" + std::to_string(count.fetch_add(1, std::memory_order_relaxed));
 }
 
-// What a client is told beside a fault: what it lacks, and when to try again.
+// Headers that accompany a fault: the missing credential, and when to retry.
 std::string headers_of(int status, std::int64_t predicted_ms) {
   if (status == 401) return "WWW-Authenticate: Bearer realm=\"arlo\"\r\n";
   if (status == 503) return "retry-after: 1\r\n";
   if (status == 504) return "x-should-retry: false\r\n";
   if (status != 429) return {};
-  // Clients' packages honour it up to a minute, and retry sooner above that.
+  // Client packages honour it up to a minute, and retry sooner if it is longer.
   const auto wait = std::clamp<std::int64_t>(predicted_ms, 100, 60'000);
   return "retry-after-ms: " + std::to_string(wait) + "\r\nretry-after: " + std::to_string((wait + 999) / 1000) + "\r\n";
 }
@@ -111,7 +111,7 @@ void ApiConnection::account() {
 void ApiConnection::due() {
   if (state_ == State::kBusy) return;
   if (state_ == State::kSending) {
-    // What the system has taken of it lies there until the client has.
+    // Bytes that the system has accepted stay there until the client takes them.
     int there = 0;
     if (ioctl(stream_.fd(), SIOCOUTQ, &there) != 0) there = 0;
     const std::size_t taken = sent_ - std::min(sent_, static_cast<std::size_t>(there));
@@ -144,7 +144,7 @@ void ApiConnection::ready(std::uint32_t events) {
   watch();
 }
 
-// After the events of the turn in which the call has its answer, or the answer before was sent.
+// Runs after the events of the turn in which the call got its answer, or the previous answer was sent.
 void ApiConnection::turn_ends() {
   if (finished_) answer_call();
   go_on();
@@ -166,11 +166,11 @@ void ApiConnection::read() {
   }
   if (state_ == State::kClosing) return;
   moved_ = now_ns();
-  // Of a large body most is there before its memory is taken, which then need not be copied again and again.
+  // Reserve memory for a large body only once a quarter has come: this avoids repeated copies later.
   if (state_ == State::kBody && body_ > kLargeBody && in_.size() >= body_ / 4) in_.reserve(body_);
   in_.append(bytes.data(), static_cast<std::size_t>(count));
   account();
-  // A head alone may go on: it may ask whether the gateway lives. What else it asks for, serve() refuses.
+  // A head alone may go on, as it may be a liveness probe; serve() refuses other requests.
   const bool more = state_ == State::kBody || in_.size() > all_.limits().head_bytes;
   if (more && state_ != State::kBusy && state_ != State::kSending && all_.held > all_.limits().memory &&
       !all_.make_room_in_memory()) {
@@ -181,8 +181,8 @@ void ApiConnection::read() {
   go_on();
 }
 
-// A client that says no more may still want its answer. One that has gone sends the same; it answers whatever comes now
-// by an end of the connection, and that is asked for with words that mean nothing.
+// A half-closed client may still want its answer, but a client that has gone looks the same. Only the latter resets the
+// connection when it receives bytes, so we send bytes without meaning.
 void ApiConnection::half_closed() {
   ended_ = true;
   const bool done = state_ == State::kHead || state_ == State::kBody || state_ == State::kClosing;
@@ -229,7 +229,7 @@ void ApiConnection::go_on() {
   serve(std::move(body));
 }
 
-// False: it is not there yet, or is none. Otherwise it is taken out of what has come.
+// Returns false if it is incomplete or invalid. Otherwise removes it from the received bytes.
 bool ApiConnection::take_body(std::string* body) {
   if (!chunked_) {
     if (in_.size() < body_) return false;
@@ -257,7 +257,7 @@ bool ApiConnection::take_body(std::string* body) {
   return true;
 }
 
-// False: it is not there yet, or no head.
+// Returns false if it is incomplete or not a head.
 bool ApiConnection::take_head() {
   const auto head = read_request(in_);
   if (!head || head->size > all_.limits().head_bytes) {
@@ -341,7 +341,7 @@ void ApiConnection::serve(std::string body) {
   request_->query_model = query_value(query_, "model");
   request_->parts = std::move(found.parts);
   request_->takes_gzip = takes_gzip(header("accept-encoding"));
-  // litellm sends no key so to infinity, and to no other server; its body is that of vLLM's clients.
+  // litellm sends this key only to infinity; its body is that of vLLM's clients.
   request_->infinity = path_.starts_with(kInfinity) || header("authorization") == "Bearer None";
   called_ = request_->body.size();
   account();
@@ -387,7 +387,7 @@ void ApiConnection::read_again() {
       &ApiConnection::begin_call);
 }
 
-// How long the client waits, in ms.
+// Reads the client's timeout, in ms.
 MaybeFault ApiConnection::read_deadline() {
   deadline_ = kNever;
   const auto value = header(kTimeoutMs);
@@ -403,7 +403,7 @@ MaybeFault ApiConnection::read_deadline() {
 
 void ApiConnection::begin_call() {
   dialect_ = request_->dialect();
-  called_ = request_->body.size();  // opened, if it came packed
+  called_ = request_->body.size();  // decompressed, if it was compressed
   if (const auto job = request_->wanted()) {
     account();
     const TimeNs deadline = deadline_ == kNever ? now_ns() + request_->patience() : deadline_;
@@ -421,7 +421,7 @@ void ApiConnection::begin_call() {
   auto bytes = std::move(request_->call());
   called_ += bytes.size();
   account();
-  // From here on it is a call as any other: counted, dispatched, answered by send() and finish().
+  // From here on it is an ordinary call: counted, dispatched, answered by send() and finish().
   fault_ = {};
   handler_ = InferCall::begin(service_, lane_, *this);
   handler_->message(std::move(bytes));
@@ -453,7 +453,7 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
   fault_ = {static_cast<Code>(status), std::string(message)};
   for (const auto& trailer : trailers) {
     if (trailer.name == kPredictedMs) fault_.predicted_ms = std::stoll(trailer.value);
-    if (trailer.name == kRetry) fault_.code = Code::kInvalidArgument;  // it is too much at any time
+    if (trailer.name == kRetry) fault_.code = Code::kInvalidArgument;  // it is too large at any time
   }
   finished_ = true;
   lane_.loop().ask(*this);
@@ -512,7 +512,7 @@ void ApiConnection::answer(int status, ApiAnswer made) {
   headers_.clear();
   if (!request_id_.empty()) made.headers += "x-request-id: " + request_id_ + "\r\n";
   HttpAnswer said{status, made.type, std::move(made.body), std::move(made.headers)};
-  const bool apart = !head_only_ && said.body.size() > ApiRequest::kLongAnswer;  // a copy would take a while
+  const bool apart = !head_only_ && said.body.size() > ApiRequest::kLongAnswer;  // copying it takes a while
   out_ = write_answer(said, head_only_ || apart, last_);
   rest_ = apart ? std::move(said.body) : std::string();
   sent_ = window_ = 0;
@@ -542,7 +542,7 @@ void ApiConnection::write() {
   }
   if (state_ != State::kSending) return;
   if (last_) {
-    // What still comes is taken and thrown away: closed over it, the client might lose what was said.
+    // Read and discard further bytes: if we closed now, the client might lose the answer.
     out_ = {};
     in_ = {};
     account();
@@ -558,7 +558,7 @@ void ApiConnection::write() {
     return;
   }
   wait(State::kHead, all_.limits().idle_time);
-  if (!in_.empty()) lane_.loop().ask(*this);  // what came ahead, in a turn of its own
+  if (!in_.empty()) lane_.loop().ask(*this);  // bytes read ahead get a separate turn
 }
 
 void ApiConnection::watch() {

@@ -16,7 +16,7 @@
 #include "transport/listener.h"
 
 namespace arlo::gateway {
-// What one lane has of the port; of its thread.
+// The part of the port on one lane; used only by its thread.
 class ApiPort::OnLane final : private ApiConnections {
  public:
   OnLane(DataService& service, Lane& lane, const ApiLimits& limits)
@@ -40,7 +40,7 @@ class ApiPort::OnLane final : private ApiConnections {
     count(1);
   }
 
-  // Descriptors have run out.
+  // Handles a lack of descriptors.
   void run_out() {
     while (make_room() && connections_.size() > most()) {
     }
@@ -92,8 +92,8 @@ class ApiPort::OnLane final : private ApiConnections {
     return std::max<std::size_t>(1, std::min(limits().connections, share));
   }
 
-  // In place of the one that has waited longest for its client: to ask for the first time; else to ask again; else to
-  // go on with its request or its answer.
+  // Closes the connection that has waited longest for its client: first those without any request yet, then those
+  // between requests, then those in a request or an answer.
   bool make_room() {
     const TimeNs now = now_ns();
     ApiConnection* least = nullptr;
@@ -128,7 +128,7 @@ ApiLimits api_limits(const v1::GatewayConfig& config, std::size_t lanes) {
   limits.idle_time = from.ping_after_ms() * kMs;
   limits.origins.assign(config.cors_origins().begin(), config.cors_origins().end());
   limits.first_time = from.preface_timeout_ms() * kMs;
-  if (const auto& tls = config.tls(); !tls.certificate_file().empty()) {  // which the data port has looked at
+  if (const auto& tls = config.tls(); !tls.certificate_file().empty()) {  // the data port has validated it
     limits.tls = transport::make_tls({tls.certificate_file(), tls.key_file(), tls.client_ca_file()},
                                      transport::Protocol::kHttp1);
   }

@@ -1,5 +1,5 @@
-// The ports of HTTP/1.1: the HTTP API's, text, on the lanes of the data port, where a request becomes a ModelInfer
-// call, and from there on is one; and that for probes and metrics.
+// The HTTP/1.1 ports: the HTTP API for text, on the data port's lanes, where each request becomes an ordinary
+// ModelInfer call, and the port for probes and metrics.
 #pragma once
 
 #include <arlo/v1/config.pb.h>
@@ -17,14 +17,14 @@ namespace arlo::gateway {
 
 class ApiPort {
  public:
-  // As of DataPort. `option`: that says the address, for errors. Without an address it serves nothing.
+  // Works like DataPort. `option`: names the address option in errors. Without an address it serves nothing.
   ApiPort(DataService& service, const ApiLimits& limits, const char* option, const std::string& address, Lanes& lanes);
-  ~ApiPort();  // the lanes have stopped
+  ~ApiPort();  // the lanes must have stopped
   ApiPort(const ApiPort&) = delete;
   ApiPort& operator=(const ApiPort&) = delete;
 
   [[nodiscard]] const std::string& address() const { return address_; }  // with the real port; empty: none
-  // No new connections; those that there are end with the answer that they wait for.
+  // Refuses new connections; existing ones close after their pending answer.
   void drain();
   void close_all();
 
@@ -33,15 +33,15 @@ class ApiPort {
 
   Lanes& lanes_;
   std::string address_;
-  std::vector<std::unique_ptr<OnLane>> parts_;  // one for each lane; the first one listens
+  std::vector<std::unique_ptr<OnLane>> parts_;  // one per lane; the first one listens
   std::size_t next_ = 0;
 };
 
 ApiLimits api_limits(const v1::GatewayConfig& config, std::size_t lanes);
 
-// /metrics (Prometheus), /livez, /readyz, from construction to destruction: on a lane of its own, so that no request
-// keeps it from answering. There are few connections, and each has some seconds for a request; a new one takes the
-// place of another, as of ApiPort.
+// Serves /metrics (Prometheus), /livez and /readyz from construction to destruction, on a separate lane, so that no
+// request delays it. There are few connections, each with some seconds per request; a new one replaces another, as in
+// ApiPort.
 class ProbePort {
  public:
   ProbePort(DataService& service, const std::string& address);

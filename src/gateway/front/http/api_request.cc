@@ -69,7 +69,7 @@ MaybeFault ApiRequest::find(const DataService& service) {
   Router* router = nullptr;
   auto fault = service.find_model(name, task->version(), &router, &model_);
   if (!fault || fault->code != Code::kNotFound) return fault;
-  for (const std::string_view type : {"query", "passage"}) {  // NIM's, for clients without the field
+  for (const std::string_view type : {"query", "passage"}) {  // NIM's suffixes, for clients without the field
     const auto base = name.size() - std::min(name.size(), type.size() + 1);
     if (base == 0 || name[base] != '-' || !name.ends_with(type) || !task->meant_for(type)) continue;
     return service.find_model(name.substr(0, base), task->version(), &router, &model_);
@@ -106,7 +106,7 @@ void ApiRequest::write() {
   const auto line = [&](const char* name, const std::string& value) {
     own_->headers.append(name).append(": ").append(value).append("\r\n");
   };
-  // Whole ms as TEI has them, for clients that read them so; and to the tenth as browsers show them.
+  // Whole ms as in TEI, for clients that parse them, and tenths for browsers to show.
   std::string timing;
   const auto ms = [&](const char* header, const char* stage, std::int64_t us) {
     line(header, std::to_string(us / 1000));
@@ -121,7 +121,7 @@ void ApiRequest::write() {
   ms("x-total-time", "total", total_us);
   line("Server-Timing", timing);
   line("x-compute-time", std::to_string(total_us / 1000));
-  for (const char* name : {"stage", "escalated", "degraded"}) {  // of cascades; of pipelines the last
+  for (const char* name : {"stage", "escalated", "degraded"}) {  // of cascades; pipelines have only the last
     const auto found = response.parameters().find(name);
     if (found != response.parameters().end()) {
       line(("x-arlo-" + std::string(name)).c_str(), std::to_string(found->second.int64_param()));

@@ -1,5 +1,5 @@
-// A request of the HTTP API between its bytes and the call that it becomes, and its answer on the way back: what takes
-// long where bodies are large. Of one thread at a time, which need not be the lane's.
+// A request of the HTTP API between its bytes and its call, and its answer on the way back: the steps that take long
+// for large bodies. Used by one thread at a time, not necessarily the lane's.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@ namespace arlo::gateway {
 
 class ApiRequest {
  public:
-  // Bytes of a body, or of an answer, that are worth another thread. A body may ask for much more than it says: a query
-  // is read with each document, and tokens are written with a hundred bytes each.
+  // Bodies and answers with more bytes than this go to another thread. A body may cause far more work than its size: a
+  // query is read with each document, and each token is written with a hundred bytes.
   static constexpr std::size_t kLongBody = 4 << 10;
   static constexpr std::size_t kLongAnswer = 64 << 10;
 
-  // What came.
+  // The request as received.
   std::unique_ptr<ApiTask> task;
   std::string body;
   std::string id;           // x-request-id
@@ -27,20 +27,20 @@ class ApiRequest {
   std::string json_size;    // Inference-Header-Content-Length
   std::string query_model;  // ?model=
   Route::Parts parts;
-  bool takes_gzip = false;  // of answers
+  bool takes_gzip = false;  // the client accepts it
   bool infinity = false;    // ApiBody's
 
-  // `most`: bytes that a packed body may have when it is opened. One of: fault(); own(), an answer without a call; or
-  // call(), the bytes of a ModelInferRequest; or wanted(), a job for a helper: read_again() when it is done.
+  // `most`: limit on the bytes of a decompressed body. Results in one of: fault(); own(), an answer without a call;
+  // call(), the bytes of a ModelInferRequest; or wanted(), a helper's job: call read_again() when it is done.
   void read(const DataService& service, std::size_t most);
   void read_again(const DataService& service);
-  // From the bytes of a ModelInferResponse, which call() has been replaced with: fault() or own(). A long one is sent
-  // as gzip where the client takes that.
+  // Reads a ModelInferResponse, which has replaced call(), and makes fault() or own(). A long answer is compressed with
+  // gzip if the client accepts it.
   void write();
 
   [[nodiscard]] Dialect dialect() const { return task->dialect(); }
   [[nodiscard]] const MaybeFault& fault() const { return fault_; }
-  [[nodiscard]] int status() const { return status_; }  // of the fault; 0: what its code stands for
+  [[nodiscard]] int status() const { return status_; }  // of the fault; 0: derived from its code
   [[nodiscard]] bool answered() const { return own_.has_value(); }
   [[nodiscard]] ApiAnswer& own() { return *own_; }
   [[nodiscard]] std::string& call() { return call_; }
@@ -49,7 +49,7 @@ class ApiRequest {
   }
   [[nodiscard]] TimeNs patience() const {
     return Call::kBulkPatience * model_->default_timeout_ns;
-  }  // for a helper, by default
+  }  // default deadline for a helper
   [[nodiscard]] std::string model() const { return model_ == nullptr ? "" : model_->name; }
 
  private:
@@ -61,7 +61,7 @@ class ApiRequest {
   std::optional<ApiAnswer> own_;
   std::string call_;
   std::shared_ptr<const ModelSpec> model_;
-  TimeNs began_ns_ = 0;      // to be made a call
+  TimeNs began_ns_ = 0;      // when it started to become a call
   TimeNs tokenized_ns_ = 0;  // by the task itself, before there is a call
 };
 

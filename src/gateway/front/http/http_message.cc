@@ -35,7 +35,7 @@ bool read_number(std::string_view text, std::uint64_t* out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// What may stand before a path: http://host:port. False: the target has neither a path nor a host.
+// Removes http://host:port from the start of a target. Returns false if it has neither path nor host.
 bool cut_host(std::string_view* target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!equal_ignoring_case(target->substr(0, scheme.size()), scheme)) continue;
@@ -48,10 +48,10 @@ bool cut_host(std::string_view* target) {
   return target->starts_with('/') || *target == "*";
 }
 
-// No bytes that end a host in an address.
+// Whether it has no byte that ends a host in a URL.
 bool is_host(std::string_view text) { return text.find_first_of(" \t/?#@\\") == std::string_view::npos; }
 
-// Whether a list with commas has the word.
+// Whether a comma-separated list contains the word.
 bool lists(std::string_view list, std::string_view word) {
   while (!list.empty()) {
     const auto each = list.substr(0, list.find(','));
@@ -141,7 +141,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   if (const auto mark = request.path.find('?'); mark != std::string_view::npos) {
     request.query = request.path.substr(mark + 1);
     request.path = request.path.substr(0, mark);
-    if (request.path.empty()) request.path = "/";  // behind a host
+    if (request.path.empty()) request.path = "/";  // after a host
   }
   request.good = (version == "HTTP/1.1" || version == "HTTP/1.0") && target && is_plain(line);
   request.old = version != "HTTP/1.1";
@@ -163,7 +163,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
     if (equal_ignoring_case(name, "connection") && lists(value, "close")) request.closes = true;
     if (equal_ignoring_case(name, "host")) hosts += is_host(value) ? 1 : 2;
     if (equal_ignoring_case(name, "transfer-encoding")) {
-      if (std::exchange(request.chunked, true)) request.framed = false;  // in two lines: the second may say another
+      if (std::exchange(request.chunked, true)) request.framed = false;  // repeated headers: the second may differ
     }
     if (equal_ignoring_case(name, "content-length")) {
       if (std::exchange(counted, true) || !read_number(value, &request.body)) request.framed = false;
@@ -175,7 +175,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
 }
 
 ChunkedBody::State ChunkedBody::feed(std::string_view bytes, std::size_t* taken) {
-  constexpr std::size_t kLongestLine = 256;  // with extensions, which mean nothing here
+  constexpr std::size_t kLongestLine = 256;  // including extensions, which are ignored
   *taken = 0;
   const auto take = [&](std::size_t count) {
     bytes.remove_prefix(count);
@@ -224,7 +224,7 @@ bool takes_gzip(std::string_view accepted) {
     const auto name = trimmed(each.substr(0, each.find(';')));
     if (!equal_ignoring_case(name, "gzip") && !equal_ignoring_case(name, "x-gzip")) continue;
     const auto weight = each.find("q=");
-    // 0, 0.0, 0.000: not this one.
+    // A weight of 0, 0.0 or 0.000 rejects the coding.
     return weight == std::string_view::npos ||
            trimmed(each.substr(weight + 2)).find_first_not_of("0.") != std::string_view::npos;
   }

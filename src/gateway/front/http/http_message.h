@@ -1,4 +1,4 @@
-// HTTP/1.1: the heads of requests, and answers. Pure.
+// Reads HTTP/1.1 request heads, and writes answers. Pure.
 #pragma once
 
 #include <cstddef>
@@ -15,45 +15,45 @@ inline constexpr std::size_t kLongestHead = 8192;  // bytes of a request's line 
 
 struct HttpRequest {
   std::string_view method;
-  std::string_view path;        // without what follows a '?', and without the host of an absolute target
-  std::string_view query = {};  // what follows it
-  std::size_t size = 0;         // bytes of the head, up to and with the empty line
-  bool good = false;            // its first line is one of HTTP/1
+  std::string_view path;        // without the query, and without the host of an absolute target
+  std::string_view query = {};  // after the '?'
+  std::size_t size = 0;         // bytes of the head, including the empty line
+  bool good = false;            // its first line is valid HTTP/1
   bool old = false;             // HTTP/1.0
-  bool closes = false;          // of that, what the client says: by its version, or in so many words
-  std::uint64_t body = 0;       // bytes that follow the head
-  bool framed = true;           // that is said, and said once: whoever reads it otherwise would see other requests
-  bool addressed = false;       // one Host that can be a host's name; HTTP/1.0 may have none
-  bool chunked = false;         // the body comes in pieces that say how long they are
+  bool closes = false;          // the client closes the connection, by its version or explicitly
+  std::uint64_t body = 0;       // bytes after the head
+  bool framed = true;           // the length is given exactly once: other readers might otherwise see other requests
+  bool addressed = false;       // has exactly one valid Host; HTTP/1.0 may have none
+  bool chunked = false;         // the body uses chunked coding
   std::vector<std::pair<std::string_view, std::string_view>> headers;
 
-  // The first one of this name, in lower case; empty for none.
+  // The first header with this lower-case name; empty for none.
   [[nodiscard]] std::string_view header(std::string_view name) const;
 };
 
-// As RFC 9110 has the names of headers, and no bytes of a value in which somebody else may see the end of a line.
+// Whether it is a header name by RFC 9110, and whether a value has no byte that others may read as a line end.
 bool is_token(std::string_view text);
 bool is_plain(std::string_view text);
 std::string_view trimmed(std::string_view text);
-// %41 for A, as clients write names and values.
+// Percent-decodes names and values, such as %41 for A.
 std::string opened(std::string_view part);
 
-// Bytes of the empty lines at the start, which some clients send behind a body: they are no part of a request.
+// Bytes of the empty lines at the start, which some clients send after a body: they are not part of a request.
 std::size_t empty_lines(std::string_view bytes);
 
-// The path that a head begins to ask for, as far as it has come: what errors before the whole head are about.
+// The path of an incomplete head, as far as received, for errors before the head is complete.
 std::string_view target_of(std::string_view bytes);
 
-// The request at the start of `bytes`; none while its head is not there as a whole.
+// Reads the request at the start of `bytes`; none while its head is incomplete.
 std::optional<HttpRequest> read_request(std::string_view bytes);
 
-// A body that comes in pieces, put together.
+// Reassembles a body with chunked coding.
 class ChunkedBody {
  public:
   enum class State : std::uint8_t { kMore, kDone, kWrong, kTooLarge };
-  // `most`: bytes of all pieces.
+  // `most`: limit on the bytes of all chunks.
   explicit ChunkedBody(std::size_t most = 0) : most_(most) {}
-  // Takes what it can from the start of `bytes`, and says how much that was.
+  // Consumes bytes from the start of `bytes`, and sets how many.
   State feed(std::string_view bytes, std::size_t* taken);
   [[nodiscard]] std::string& body() { return body_; }
   [[nodiscard]] std::size_t held() const { return body_.capacity(); }
@@ -63,7 +63,7 @@ class ChunkedBody {
 
   std::size_t most_;
   At at_ = At::kSize;
-  std::size_t left_ = 0;      // of the piece
+  std::size_t left_ = 0;      // of the chunk
   std::size_t trailers_ = 0;  // bytes
   std::string body_;
 };
@@ -72,10 +72,10 @@ struct HttpAnswer {
   int status = 200;
   std::string_view type = "text/plain";
   std::string body;
-  std::string headers = {};  // further ones, each with its end of line
+  std::string headers = {};  // further headers, each with its line ending
 };
 
-// Whether a client that says this (Accept-Encoding) takes gzip.
+// Whether a client with this Accept-Encoding takes gzip.
 bool takes_gzip(std::string_view accepted);
 
 // The bytes of an answer; without its body for HEAD.

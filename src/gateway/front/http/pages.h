@@ -1,4 +1,4 @@
-// What the HTTP API's port serves as it is: the page at / and the description at /openapi.json (folder pages).
+// Static pages of the HTTP API's port: the page at / and the description at /openapi.json (folder pages).
 #pragma once
 
 #include <string_view>

@@ -23,7 +23,7 @@ MaybeFault say_health(DataService& service, const Context&, const Parts&, OwnAns
   return {};
 }
 
-// NVIDIA NIM's, as its clients read them.
+// A health answer in the form that NVIDIA NIM's clients read.
 std::string health_of(const char* what, const char* message, bool good) {
   return dumped(json::object({{"object", "health.response"}, {"message", message}, {what, good}}));
 }
@@ -44,7 +44,7 @@ MaybeFault say_nim_version(DataService&, const Context&, const Parts&, OwnAnswer
   return {};
 }
 
-// Written on the lane's thread, by each at most every kFresh: where there is no token, anybody may ask.
+// Renders on the lane's thread, per lane at most once every kFresh: without a token, anyone may ask.
 MaybeFault say_metrics(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
   constexpr TimeNs kFresh = 100'000'000;
   struct Written {
@@ -77,13 +77,13 @@ MaybeFault say_openapi(DataService&, const Context&, const Parts&, OwnAnswer* re
   return {};
 }
 
-// Triton's clients look at the status, KServe's at the body.
+// Triton's clients check the status, KServe's the body.
 MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
   reply->answer.body = "{\"live\":true}";
   return {};
 }
 
-// With Triton's status, and what KServe's clients look for.
+// Has Triton's status, and the field that KServe's clients check.
 OwnAnswer not_ready() { return {400, {R"({"error":"not ready","ready":false})"}}; }
 
 MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
@@ -95,7 +95,7 @@ MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnsw
   return {};
 }
 
-// `root`: the model that a further name stands for.
+// `root`: the model behind an alias.
 json model_of(const std::string& name, const std::string& root) {
   json made = {{"id", name}, {"object", "model"}, {"created", 0}, {"owned_by", "arlo"}};
   if (root != name) made["root"] = root;
@@ -125,7 +125,7 @@ MaybeFault say_model(DataService& service, const Context&, const Parts& parts, O
   return {};
 }
 
-// As the data port's method of this name answers for the model that the path names.
+// Answers as the data port's method of this name, for the model named by the path.
 template <class Request, class Response>
 MaybeFault as_method(DataService& service, const Context& context, const Parts& parts, Response* response) {
   Request request;
@@ -223,15 +223,15 @@ bool matches(std::string_view pattern, std::string_view path, Parts* parts) {
   return false;
 }
 
-// The path, or the start of it, where clients of several APIs say so.
+// The path without a final slash and without the prefixes of several APIs.
 std::string_view own_path(std::string_view path) {
   if (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
-  if (path.starts_with("/openai/v1/")) path.remove_prefix(7);  // where KServe's servers have OpenAI's paths
+  if (path.starts_with("/openai/v1/")) path.remove_prefix(7);  // KServe's servers serve OpenAI's paths there
   if (path.starts_with(kInfinity)) path.remove_prefix(kInfinity.size() - 1);
   return path;
 }
 
-// Of the API's whose clients ask for more than is here.
+// Unsupported paths, with the API whose clients ask for them.
 constexpr std::pair<std::string_view, Dialect> kElsewhere[] = {
     {"/v1/chat", Dialect::kCohere},       {"/v1/chat/completions", Dialect::kOpenAi},
     {"/v1/classify", Dialect::kCohere},   {"/v1/detokenize", Dialect::kCohere},
@@ -275,12 +275,12 @@ Found find_route(std::string_view method, std::string_view path, bool probes) {
   }
   Found found;
   found.dialect = dialect_of(path);
-  std::size_t longest = 0;  // of the patterns: `/v2/models/a/ready` is not the model `a/ready`
+  std::size_t longest = 0;  // among the patterns: `/v2/models/a/ready` is not the model `a/ready`
   for (const auto& route : routes) {
     Parts parts;
     if (route.path.size() < longest || !matches(route.path, path, &parts)) continue;
     const bool same = route.method == method;
-    // With another method, more parts than one are rather a path of a model that is not here than a model's name.
+    // With another method, several parts are more likely an unknown path of a model than a model's name.
     if (!same && route.path.ends_with("**") && path.find('/', route.path.size() - 2) != std::string_view::npos)
       continue;
     if (route.path.size() > longest) found.other.clear();

@@ -1,4 +1,4 @@
-// What there is under which path of the HTTP API.
+// The routes of the HTTP API.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace arlo::gateway {
 
-// Before any path: the answer is in infinity's form, where the request does not tell it from others.
+// Path prefix: answers use infinity's format, even if the request does not identify it.
 inline constexpr std::string_view kInfinity = "/infinity/";
 
-// An answer of the gateway itself.
+// An answer by the gateway itself.
 struct OwnAnswer {
   int status = 200;
   ApiAnswer answer;
@@ -22,28 +22,28 @@ struct OwnAnswer {
 
 // A row of routes.toml.
 struct Route {
-  std::string_view method;  // GET, which HEAD asks for too, or POST
-  std::string_view path;    // '*' stands for any one part, "**" for a model's name, which may have slashes
+  std::string_view method;  // GET, which includes HEAD, or POST
+  std::string_view path;    // '*' matches any one part, "**" a model's name, which may have slashes
   Dialect dialect;
   bool open;                               // needs no token
-  std::unique_ptr<ApiTask> (*make)();      // of what asks a model; null: say()
-  using Parts = std::vector<std::string>;  // that stand for '*'
+  std::unique_ptr<ApiTask> (*make)();      // for routes that ask a model; null: say()
+  using Parts = std::vector<std::string>;  // matched by '*'
   MaybeFault (*say)(DataService& service, const DataService::Context& context, const Parts& parts, OwnAnswer* reply);
 };
 
 struct Found {
   const Route* route = nullptr;
-  std::string other;  // no route, but some for these methods
+  std::string other;  // no route for this method, but for these
   Route::Parts parts;
-  Dialect dialect = Dialect::kOpenAi;  // in which errors are said, with a route or without
+  Dialect dialect = Dialect::kOpenAi;  // format of errors, with a route or without
 };
-// `probes`: of the port that has nothing else.
+// `probes`: for the port that serves only probes.
 Found find_route(std::string_view method, std::string_view path, bool probes);
 
-// Whose clients ask for a path, which need not have a route: whoever has those that it begins with.
+// The dialect of the clients that ask for a path, which need not have a route: the owner of its prefix.
 Dialect dialect_of(std::string_view path);
 
-// Of `a=1&b=2`, opened; empty for none.
+// The decoded value in `a=1&b=2`; empty for none.
 std::string query_value(std::string_view query, std::string_view name);
 
 }  // namespace arlo::gateway

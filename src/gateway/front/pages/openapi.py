@@ -1,5 +1,5 @@
-"""Writes the OpenAPI document of the HTTP API, which the gateway has built in at /openapi.json, and its table of
-routes: openapi.py OUT.json ROUTES.inc. Both are made of routes.toml; the schemas stand here.
+"""Writes the HTTP API's OpenAPI document, built into the gateway at /openapi.json, and its route table:
+openapi.py OUT.json ROUTES.inc. Both are generated from routes.toml; the schemas are defined here.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def either(*schemas: Schema, **more: Any) -> Schema:
 
 
 def maybe(kind: str, description: str = "", /, **more: Any) -> Schema:
-    """Of this type, or null."""
+    """Returns the schema of this type or null."""
     made = either({"type": kind, **more}, {"type": "null"})
     return made | {"description": description} if description else made
 
@@ -321,7 +321,7 @@ def parameters() -> dict[str, Schema]:
 
 
 def routes() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Each route: its family, method and path, and the rest of its row."""
+    """Yields each route: its family, method and path, and the rest of its row."""
     for family, rows in tomllib.loads(TABLE.read_text()).items():
         for key, row in rows.items():
             method, *paths = key.split()
@@ -329,7 +329,7 @@ def routes() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
 
 
 def table() -> str:
-    """The routes as rows of `Route` (http/routes.h)."""
+    """Returns the routes as rows of `Route` (http/routes.h)."""
     made = ""
     for family, method, path, row in routes():
         pattern = path.replace("{model}", "**").replace("{version}", "*")
