@@ -1,4 +1,4 @@
 """The control plane: brings the desired placement about and keeps it so.
 
-I/O and time live here; what is desired (placement.py) is pure.
+I/O and time live here; computing the desired placement (placement.py) is pure.
 """

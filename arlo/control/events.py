@@ -17,12 +17,12 @@ from typing import Any, TextIO
 
 ROOT = "arlo"
 WARNING = logging.WARNING
-KEPT_LINES = 10_000  # while they are not read
+KEPT_LINES = 10_000  # lines kept while the log is not read
 FLUSH_S = 1.0  # at the end of the process
 
 
 def emit(log: logging.Logger, event: str, /, *, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event. Field values must be what JSON can carry; others are written with str()."""
+    """Log an event. Field values must be JSON-serialisable; others are written with str()."""
     if log.isEnabledFor(level):
         log.log(level, event, extra={"event": event, "fields": fields})
 
@@ -71,9 +71,9 @@ def _trace(record: logging.LogRecord) -> str:
 
 
 class BackgroundHandler(logging.Handler):
-    """Writes lines to a descriptor in a thread of its own, so that a reader that stops reading stops nothing else.
+    """Writes lines to a descriptor in a separate thread, so that a reader that stops reading blocks nothing else.
 
-    Lines that find KEPT_LINES waiting are dropped; how many, is said as soon as there is a reader again.
+    Lines that find KEPT_LINES waiting are dropped; their number is logged as soon as there is a reader again.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -85,7 +85,7 @@ class BackgroundHandler(logging.Handler):
         atexit.register(self.flush)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Never waits."""
+        """Queue a record without ever waiting."""
         try:
             if self._dropped:
                 self._report_dropped(record)
@@ -96,7 +96,7 @@ class BackgroundHandler(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait until what was logged so far is written, for at most FLUSH_S."""
+        """Wait at most FLUSH_S until everything logged so far is written."""
         written = threading.Event()
         try:
             self._lines.put_nowait(written)
@@ -127,14 +127,14 @@ class BackgroundHandler(logging.Handler):
             try:
                 while left:
                     left = left[os.write(self._descriptor, left) :]
-            except OSError:  # a full disk, a pipe that another process made non-blocking; said when a line gets through
+            except OSError:  # a full disk, a pipe that another process made non-blocking; logged when a line is written
                 self._dropped += 1
 
 
 def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send what the `arlo` loggers say to `stream` (standard error by default). Called by the CLI only.
+    """Send the output of the `arlo` loggers to `stream` (standard error by default). Called by the CLI only.
 
-    Standard error is written in the background: `arlo serve` goes on when its log is not read.
+    Standard error is written in the background, so `arlo serve` keeps running when its log is not read.
     """
     root = logging.getLogger(ROOT)
     for old in list(root.handlers):

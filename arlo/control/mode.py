@@ -1,7 +1,7 @@
-"""What one `arlo serve` serves, as a type: one model, several, a cascade's stages, or a pipeline's variants.
+"""The serving mode of one `arlo serve`, as a type: one model, several, a cascade's stages, or a pipeline's variants.
 
-`mode_of` makes it once, from the configuration and the manifest. What differs between these is a method here, and
-nothing else in the control plane asks the configuration which of them it is.
+`mode_of` makes it once, from the configuration and the manifest. Every difference between the modes is a method here;
+nothing else in the control plane asks the configuration for the mode.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from arlo.planning.models import Served
 from arlo.planning.planner import Planner, PlannerSettings
 from arlo.planning.serving import planner_for
 
-if TYPE_CHECKING:  # watchers, which `arlo config check` has no use for, take a while to load
+if TYPE_CHECKING:  # watchers load slowly, and `arlo config check` needs none
     from arlo.control.reconcile.deployments import Deployments
     from arlo.control.reconcile.moves import Probe
     from arlo.control.watch.energy import EnergyWatch
@@ -47,19 +47,19 @@ log = logging.getLogger("arlo.control")
 class ServingMode:
     """One model."""
 
-    kind: ClassVar[str] = "model"  # in words
-    call: ClassVar[str] = "embed"  # of the client, to try it
-    whole: str | None = None  # name of the cascade or pipeline that the models answer
-    dedicated = False  # each of several models has workers of its own
+    kind: ClassVar[str] = "model"  # the mode in words
+    call: ClassVar[str] = "embed"  # the client's call for trying it out
+    whole: str | None = None  # name of the cascade or pipeline that the models form
+    dedicated = False  # True: each of several models has separate workers
 
     def __init__(self, config: Config, manifest: Manifest) -> None:
-        """ConfigError where the repository does not have what is to be served."""
+        """Raise ConfigError if the repository lacks a model to serve."""
         self.config = config
         self.choice = choose(config, manifest)
-        self.manifest = self.choice.manifest  # of the runtimes that workers may hold
+        self.manifest = self.choice.manifest  # lists the runtimes that workers may hold
         pairs = zip(config.models, manifest.models, strict=True)
-        self.models = [model.name or one.model for model, one in pairs]  # that the workers hold
-        # Here already: what is wrong with it is said before anything is started.
+        self.models = [model.name or one.model for model, one in pairs]  # models that the workers hold
+        # Checked here, so that an error is reported before anything is started.
         self.first = self._first()
 
     def _first(self) -> Plan | None:
@@ -67,7 +67,7 @@ class ServingMode:
 
     @property
     def name(self) -> str:
-        """What clients ask for; of several models the first."""
+        """The name that clients use; with several models, the first."""
         return self.whole or self.models[0]
 
     @property
@@ -82,12 +82,12 @@ class ServingMode:
 
     @property
     def period_s(self) -> float:
-        """Between two plans."""
+        """Seconds between two plans."""
         return self.config.control.period_s
 
     @property
     def settings(self) -> PlannerSettings:
-        """What the configuration says to the planner."""
+        """The configuration's settings for the planner."""
         control = self.config.control
         return PlannerSettings(
             slo_ms=float(self.config.model.slo_ms),
@@ -103,14 +103,14 @@ class ServingMode:
         )
 
     def planner(self) -> Planner:
-        """A new one."""
+        """A new planner."""
         serve = self.choice.serve
         return planner_for(
             self.settings, [each for each in self.manifest.runtimes if each.dynamic or serve != "dynamic"]
         )
 
     def longest(self, planned: Sequence[Runtime]) -> str:
-        """The runtime that a worker gets when nothing better is known: it can serve every request."""
+        """The runtime for a worker when nothing better is known: it can serve every request."""
         if planned and self.config.deployment.dynamic == 0:
             return planned[-1].name
         dynamic = dynamic_runtime(self.manifest)
@@ -118,56 +118,56 @@ class ServingMode:
         return dynamic.name
 
     def turned(self, planner: Planner, deployments: Deployments) -> bool:
-        """Whether another operating point is in force than the last plan was for, and the planner has been told."""
+        """Whether the operating point differs from the last plan's; if so, the planner is updated."""
         del planner, deployments
         return False
 
     async def tell(self, planner: Planner, deployments: Deployments) -> None:
-        """Bring the gateway what else a plan says."""
+        """Send the gateway the rest of a plan, beyond the placement."""
 
     # --- the gateway's deployment ---
 
     def fill(self, message: Any, deployments: Deployments) -> None:
-        """What an arlo.v1.Deployment has beside models, runtimes and instances."""
+        """Fill in the parts of an arlo.v1.Deployment other than models, runtimes and instances."""
 
     def listed(self, placed: set[str]) -> set[str]:
         """Runtimes that are levels of the gateway's queue: those that are placed."""
         return placed
 
     def take_over(self, deployment: Any, deployments: Deployments) -> None:
-        """Go on with what an earlier control plane has told the gateway."""
+        """Continue with the settings that an earlier control plane applied to the gateway."""
 
     # --- statistics ---
 
     @property
     def slos_ms(self) -> list[int]:
-        """Of each model that clients see."""
+        """The SLO of each model that clients see."""
         return [model.slo_ms for model in self.config.models]
 
     def of_clients(self, seen: Snapshot) -> Sequence[Any]:
-        """An arlo.v1.Stats of each model that clients see; none before they have told."""
+        """An arlo.v1.Stats of each model that clients see; none before the first statistics."""
         return seen.models
 
     def watchers(self, deployments: Deployments, counters: Counter[str]) -> Mapping[str, Watcher]:
-        """What looks at statistics of this alone, by name."""
+        """Watchers that only this mode has, by name."""
         del deployments, counters
         return {}
 
     def tasks(
         self, pool: WorkerPool, *, served: Callable[[], Manifest], change: Callable[[Manifest], None], probe: Probe
     ) -> TaskWatch | None:
-        """What takes up tasks that are added; `served` says by which manifest, `change` is given another one."""
+        """The watcher that takes up added tasks; `served` returns the current manifest, `change` takes a new one."""
         del pool, served, change, probe
         return None
 
     def point(self, deployments: Deployments) -> CascadeStatus | None:
-        """The operating point in force, of a cascade."""
+        """The operating point in force, for a cascade."""
         del deployments
         return None
 
     @property
     def energy(self) -> EnergyStatus | None:
-        """Of a cascade, as far as it is known."""
+        """The energy use of a cascade, as far as it is known."""
         return None
 
 
@@ -209,7 +209,7 @@ class Models(ServingMode):
         return planner_for(self.settings, models=self._served, divides=self.dedicated, **self._flow())
 
     def _flow(self) -> dict[str, Any]:
-        """What planner_for() is told of the flow."""
+        """The flow's arguments for planner_for()."""
         return {}
 
     def longest(self, planned: Sequence[Runtime]) -> str:
@@ -230,7 +230,7 @@ class Cascade(Models):
         super().__init__(config, manifest)
 
     def in_force(self, deployments: Deployments) -> Point:
-        """The operating point of the configuration, or the one that was chosen, or raised, since."""
+        """The operating point of the configuration, or one chosen or raised since."""
         return cascade_manifest(self._cascade.manifest).point(deployments.point or self._cascade.point)
 
     def _flow(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Cascade(Models):
         return [self._cascade.slo_ms]
 
     def of_clients(self, seen: Snapshot) -> Sequence[Any]:
-        return [] if seen.whole is None else [seen.whole]  # where rows end, whatever stages they ran on
+        return [] if seen.whole is None else [seen.whole]  # counts rows where they end, whichever stages they ran on
 
     def watchers(self, deployments: Deployments, counters: Counter[str]) -> Mapping[str, Watcher]:
         from arlo.control.watch.drift import DriftWatch
@@ -297,7 +297,7 @@ class Pipeline(Models):
         return {"flow": flow, "outcomes": records_of(flow), "most": most}
 
     async def tell(self, planner: Planner, deployments: Deployments) -> None:
-        """The plan in force; a later ensure() brings it where this one fails."""
+        """Apply the plan in force; if this fails, a later ensure() applies it."""
         plan = planner.subject.in_force
         if plan is None:
             return
@@ -325,7 +325,7 @@ class Pipeline(Models):
         fill_pipeline(message.pipelines.add(), self._pipeline, self.manifest.models, deployments.flow_plan, late=late)
 
     def listed(self, placed: set[str]) -> set[str]:
-        """All of them: a variant may have no worker for a while."""
+        """All runtimes: a variant may have no worker for a while."""
         return {runtime.name for runtime in self.manifest.runtimes}
 
     def take_over(self, deployment: Any, deployments: Deployments) -> None:
@@ -347,7 +347,7 @@ class Pipeline(Models):
 
 
 def mode_of(config: Config, manifest: Manifest) -> ServingMode:
-    """What is served. ConfigError where the manifest does not have it."""
+    """The serving mode. ConfigError if the manifest lacks a part of it."""
     if config.cascade is not None:
         return Cascade(config, config.cascade, manifest)
     if config.pipeline is not None:

@@ -1,12 +1,12 @@
 """One served model: its workers, its gateway, and the loops that keep both as they should be.
 
-Life of a Cluster: start() brings everything up (or takes over what an earlier one left) or leaves nothing behind;
-supervise() keeps it so until it is cancelled; stop() takes the gateway out first (it drains while the workers still
-answer), then the workers. One event loop.
+Life of a Cluster: start() brings everything up (or takes over a running cluster) or leaves nothing behind;
+supervise() keeps it running until it is cancelled; stop() takes the gateway out first (it drains while the workers
+still answer), then the workers. One event loop.
 
-Who does what: the pool restarts a worker that died; the runtime scheduler (scheduler.py) decides which worker has which
-runtime; the reconciler (reconciler.py) makes it so; the gateway finds by its own health checks what answers, and is
-itself kept by gateway/keeper.py.
+Responsibilities: the pool restarts a worker that died; the runtime scheduler (scheduler.py) decides which worker has
+which runtime; the reconciler (reconciler.py) carries that out; the gateway finds by its own health checks which
+instances answer, and is itself kept up by gateway/keeper.py.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from arlo.workers.pool import WorkerPool
 
 log = logging.getLogger("arlo.control")
 
-CHANGE_AGAIN_S = 5.0  # after a change() that failed
+CHANGE_AGAIN_S = 5.0  # wait after a failed change()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Parts:
-    """What goes by one manifest."""
+    """The parts that depend on the manifest."""
 
     mode: ServingMode
     deployments: Deployments
@@ -66,7 +66,7 @@ class _Parts:
 
 
 class Cluster:
-    """See the module. `report`, when given, is told what start() is doing, in a few words."""
+    """See the module. `report`, if given, is called with a short description of each part of start()."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Cluster:
         self._started_at_ms = round(unix_s() * 1000)
         self.counters: Counter[str] = Counter()
         self._parts = self._parts_for(manifest)
-        self._wanted: Manifest | None = None  # to be served instead, see change()
+        self._wanted: Manifest | None = None  # the manifest to serve next, see change()
         self._changed = asyncio.Event()
-        self._settled = asyncio.Event()  # nothing is to be changed
+        self._settled = asyncio.Event()  # set when no change is pending
         self._settled.set()
         self._tasks = self.mode.tasks(pool, served=lambda: self.manifest, change=self.change, probe=probe)
         self._http = ControlHttp(config.control.http_address, self.status)
@@ -112,27 +112,27 @@ class Cluster:
 
     @property
     def mode(self) -> ServingMode:
-        """What is served."""
+        """The serving mode."""
         return self._parts.mode
 
     @property
     def manifest(self) -> Manifest:
-        """Of the runtimes that workers may hold."""
+        """The manifest of the runtimes that workers may hold."""
         return self.mode.manifest
 
     @property
     def reconciler(self) -> Reconciler:
-        """Which worker has what, and what it is to have."""
+        """The reconciler: which worker has which runtime, and which it should have."""
         return self._parts.reconciler
 
     @property
     def scheduler(self) -> RuntimeScheduler:
-        """Who decides that."""
+        """The runtime scheduler, which decides the placement."""
         return self._parts.scheduler
 
     @property
     def scaler(self) -> Scaler:
-        """Who decides how many workers there are."""
+        """The scaler, which decides the number of workers."""
         return self._parts.scaler
 
     @property
@@ -141,12 +141,12 @@ class Cluster:
 
     @property
     def gateway_pid(self) -> int | None:
-        """Of the managed gateway."""
+        """Process id of the managed gateway."""
         return self._gateway.pid
 
     @property
     def addresses(self) -> Addresses | None:
-        """Where the gateway listens; after start()."""
+        """The gateway's addresses; after start()."""
         return self._gateway.addresses
 
     @property
@@ -155,7 +155,7 @@ class Cluster:
         return self._deployments.admin
 
     def status(self) -> ControlStatus:
-        """What `/status` says."""
+        """The document of `/status`."""
         return control_status(
             self.mode,
             reconciler=self.reconciler,
@@ -171,8 +171,8 @@ class Cluster:
     async def start(self) -> None:
         """Start workers and gateway, load, apply, and wait until every instance is in service.
 
-        What an earlier control plane left running (workers.linger_s, a Ray cluster, fixed endpoints) is taken over as
-        it is and goes on serving. ArloError when something does not come up, with everything stopped again.
+        Processes left running by an earlier control plane (workers.linger_s, a Ray cluster, fixed endpoints) are taken
+        over as they are and keep serving. ArloError when a part does not come up, with everything stopped again.
         """
         self._warn()
         self._lock_run_dir()
@@ -210,10 +210,10 @@ class Cluster:
         )
 
     def change(self, manifest: Manifest) -> None:
-        """Serve by another manifest of the repository from now on: one that has more runtimes, or other latencies.
+        """Serve another manifest of the repository from now on: one with more runtimes, or other latencies.
 
-        What serves goes on serving, and is then moved to what is better, no request lost, as when another control plane
-        takes over. A runtime of the old manifest that the new one lacks must not be serving.
+        Instances keep serving, and are then moved to better runtimes without losing a request, as when another control
+        plane takes over. A runtime of the old manifest that the new one lacks must not be serving.
         """
         self._wanted = manifest
         self._settled.clear()
@@ -224,7 +224,7 @@ class Cluster:
         await self._settled.wait()
 
     async def supervise(self) -> None:
-        """Keep it so until cancelled. A loop that fails is logged, counted and started again; the others go on."""
+        """Keep everything running until cancelled. A failed loop is logged, counted and restarted; the others go on."""
         while True:
             loops = asyncio.create_task(self._supervise())
             changed = asyncio.create_task(self._changed.wait())
@@ -240,7 +240,7 @@ class Cluster:
             await self._take_over()
 
     async def _take_over(self) -> None:
-        """Serve by the manifest that is wanted; where that fails, by the old one, until the next try."""
+        """Serve the wanted manifest; if that fails, serve the old one until the next try."""
         assert self._wanted is not None
         before = self._parts
         await before.reconciler.stop()
@@ -283,7 +283,7 @@ class Cluster:
                 await loop()
             except OtherControlPlaneError:
                 raise
-            except Exception as failure:  # a fault of ours must not end what serves
+            except Exception as failure:  # a fault of ours must not stop the serving
                 error = failure
                 log.debug("loop %s", name, exc_info=True)
             wait_s = backoff.after(monotonic_s() - started)
@@ -293,12 +293,12 @@ class Cluster:
             await asyncio.sleep(wait_s)
 
     async def stop(self) -> None:
-        """Drain and stop the managed gateway, stop the pool. Idempotent; goes on where a step fails."""
+        """Drain and stop the managed gateway, stop the pool. Idempotent; continues when a step fails."""
         steps = (self.reconciler.stop, self._gateway.stop, self._deployments.close, self._stop_pool, self._http.stop)
         for step in steps:
             try:
                 await step()
-            except Exception as error:  # whatever it is, the rest is to be stopped, too
+            except Exception as error:  # after any error the rest must still be stopped
                 emit(log, "stop_failed", level=logging.ERROR, error=explain(error))
         if self._run_lock is not None:
             self._run_lock.close()
@@ -329,14 +329,14 @@ class Cluster:
                 )
 
     def _note_plugins(self) -> None:
-        """Say which workers run the plugin: they may have clients of their own, which the gateway does not see."""
+        """Log which workers run the plugin: they may have other clients, which the gateway does not see."""
         names = {manifest.model for manifest in self.manifest.models if manifest.inside}
         workers = [worker for worker, info in self.reconciler.infos.items() if names.intersection(info.runtimes)]
         if workers:
             emit(log, "plugin_servers", workers=workers, models=sorted(names))
 
     def _no_batcher(self, runtime: Runtime) -> bool:
-        """Whether Triton executes each row of a runtime that takes several by itself, as far as its files are here."""
+        """Whether Triton runs each row of a multi-row runtime separately, as far as its files here show."""
         path = self._config.model.repository / runtime.name / "config.pbtxt"
         return runtime.max_batch > 1 and path.is_file() and "dynamic_batching" not in path.read_text()
 
@@ -356,14 +356,14 @@ class Cluster:
             ) from None
 
     def kill_now(self) -> None:
-        """Kill the managed gateway and local workers without waiting: they would linger when this process just ends."""
+        """Kill the managed gateway and local workers without waiting: they would linger if this process just ended."""
         self._gateway.kill_now()
         if isinstance(self._pool, LocalPool):
             self._pool.kill_now()
 
 
 async def _all(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Run jobs side by side; when one fails the others are cancelled and its error is raised as it is."""
+    """Run jobs concurrently; when one fails, cancel the others and raise its error unchanged."""
     tasks = [asyncio.ensure_future(job) for job in jobs]
     try:
         await asyncio.gather(*tasks)

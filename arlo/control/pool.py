@@ -1,4 +1,4 @@
-"""The worker pool that a configuration asks for."""
+"""The worker pool that the configuration describes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from arlo.workers import EndpointsPool, LocalPool, WorkerPool
 
 
 def make_pool(config: Config) -> WorkerPool:
-    """A pool, not started. ConfigError when the repository or a file is not there."""
+    """A pool, not started. ConfigError when the repository or a file is missing."""
     workers = config.workers
     if workers.kind == "endpoints":
         return EndpointsPool(
             workers.endpoints, admin_key=_key(workers.admin_key_file), start_timeout_s=workers.start_timeout_s
         )
-    # Loading, unloading and the like are for us; whoever else reaches the workers' ports can only infer.
+    # Loading, unloading and the like are reserved for us; other clients of the workers' ports can only infer.
     admin_key = secrets.token_urlsafe(16)
     if workers.kind == "ray":
-        # Not from arlo.workers: whoever has no use for Ray need not know of it.
+        # Not imported from arlo.workers: Ray is needed only where it is used.
         from arlo.workers.ray.pool import RayPool
 
         return RayPool(
@@ -52,7 +52,7 @@ def make_pool(config: Config) -> WorkerPool:
 
 
 def ray_namespace(config: Config) -> str:
-    """Where the workers of this `arlo serve` are found again: the same repository and run folder, the same workers."""
+    """The namespace that finds this `arlo serve`'s workers again: one repository and run folder, one set of workers."""
     places = f"{config.model.repository.resolve()}\n{config.workers.run_dir.resolve()}"
     return f"arlo-{hashlib.sha256(places.encode()).hexdigest()[:12]}"
 

@@ -1,8 +1,8 @@
-"""The foreground job of `arlo serve`: bring a cluster up, keep it up, take it down when asked to.
+"""The foreground job of `arlo serve`: brings a cluster up, keeps it up, and takes it down on request.
 
 Signals: the first SIGINT, SIGTERM or SIGHUP (the terminal was closed) stops in order: the gateway drains, then the
-workers end. A second one stops at once. Under nohup SIGHUP stays ignored. SIGKILL leaves nothing behind either: the
-guards of all processes see that we are gone.
+workers end. A second one stops at once. Under nohup SIGHUP stays ignored. SIGKILL also leaves nothing behind: the
+guards of all processes notice that we are gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("arlo.control")
 
 @contextlib.contextmanager
 def stop_signals(force: Callable[[], None]) -> Iterator[asyncio.Event]:
-    """An event that the first signal to stop sets; at the second one `force` is called and the process ends."""
+    """An event that the first stop signal sets; at the second one `force` is called and the process ends."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -55,9 +55,9 @@ def stop_signals(force: Callable[[], None]) -> Iterator[asyncio.Event]:
 
 @contextlib.asynccontextmanager
 async def running(cluster: Cluster, stop: asyncio.Event) -> AsyncIterator[bool]:
-    """The cluster started and supervised inside the block, stopped after it.
+    """Run the block with the cluster started and supervised, and stop the cluster after it.
 
-    Yields False, with nothing running, when `stop` was set before the start was done. An error of the supervision
+    Yields False, with nothing running, when `stop` was set before the start had finished. An error of the supervision
     ends the block by cancellation and is raised after it.
     """
     start = asyncio.create_task(cluster.start())
@@ -85,7 +85,7 @@ async def running(cluster: Cluster, stop: asyncio.Event) -> AsyncIterator[bool]:
 
 
 async def _unless(task: asyncio.Task[None], stop: asyncio.Event) -> bool:
-    """Wait for a task unless `stop` is set first: then it is cancelled. True when it is done; its errors are raised."""
+    """Wait for a task; if `stop` is set first, cancel it. True when it finished; its errors are raised."""
     waiter = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,8 +102,8 @@ async def _unless(task: asyncio.Task[None], stop: asyncio.Event) -> bool:
 
 
 def load_manifest(config: Config) -> Manifest:
-    """The repository's manifest, with the latencies of model.latency_profile where that is given; of several models
-    joined. ConfigError."""
+    """The repository's manifest, with the latencies of model.latency_profile if given; several models are joined.
+    Raises ConfigError."""
     if config.more_models:
         manifests = [load_manifest(config.of(model)) for model in config.models]
         return joined(manifests, [model.name for model in config.models])
@@ -116,7 +116,7 @@ def load_manifest(config: Config) -> Manifest:
 
 
 def with_one_repository(config: Config, manifest: Manifest) -> Config:
-    """The configuration for workers of ours: several models lie in one folder, in workers.run_dir."""
+    """The configuration for local workers: several models lie in one folder, in workers.run_dir."""
     if not config.more_models or config.workers.kind == "endpoints":
         return config
     folder = link([model.repository for model in config.models], manifest, made_run_dir(config))
@@ -130,12 +130,12 @@ async def serve(
     manifest: Manifest | None = None,
     beside: Callable[[Cluster], Coroutine[Any, Any, None]] | None = None,
 ) -> int:
-    """Serve until a signal to stop; `ready` is called once, when requests are answered. Returns the exit code, 0.
+    """Serve until a stop signal; `ready` is called once, when requests are answered. Returns the exit code, 0.
 
-    beside: then runs beside it, and is cancelled at the end.
+    beside: runs at the same time, and is cancelled at the end.
 
-    manifest: what load_manifest() gave, where the caller has it (and a recommendation for its latencies).
-    ArloError when something does not come up; nothing is left running then.
+    manifest: the result of load_manifest(), if the caller has it (and a recommendation for its latencies).
+    ArloError when a part does not come up; nothing is left running then.
     """
     manifest = manifest or load_manifest(config)
     config = with_one_repository(config, manifest)

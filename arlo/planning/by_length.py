@@ -1,7 +1,7 @@
-"""One model: how many workers each static runtime gets. Pure.
+"""One model: the number of workers for each static runtime. Pure.
 
-Demand is planned for the static runtimes; of several with one max_length, for the quickest. Dynamic runtimes beside
-them keep the workers that they have. Without static runtimes there is nothing to plan.
+Demand is planned for the static runtimes; of several with one max_length, for the quickest. Dynamic runtimes used
+with them keep their workers. Without static runtimes there is nothing to plan.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from arlo.planning.allocation.solve import allocate_or_keep, make_solver
 from arlo.planning.planner import BURST_S, Answer, PlannerSettings, Problem, Seen, Subject
 from arlo.planning.traffic.demand import Demand
 
-BURST_POLICIES = ("eft", "late")  # under which telling the solver of bursts paid in measurements
+BURST_POLICIES = ("eft", "late")  # policies under which a bursty model paid in measurements
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ByLength(Problem):
-    """Workers divided among the static runtimes of one model, ascending."""
+    """Divides workers among the static runtimes of one model, ascending."""
 
     problem: AllocationProblem
     solver: Solver
@@ -44,25 +44,25 @@ class Lengths(Subject):
     """See the module."""
 
     def __init__(self, settings: PlannerSettings, runtimes: Sequence[Runtime]) -> None:
-        """`runtimes`: all that there are, in any order; at least one."""
+        """`runtimes`: all of the model's, in any order; at least one."""
         self._settings = settings
         self.solver = make_solver(settings.solver, objective=settings.objective, policy=settings.policy)
         self.planned = static_runtimes(runtimes)
         self.lengths = tuple(runtime.max_length for runtime in self.planned)
         self._curves = tuple(curves(self.planned))
         self.load_lengths, self.load_curves = self.lengths, self._curves
-        if not self.lengths:  # by the lengths that the dynamic one was measured at
+        if not self.lengths:  # by the measured lengths of the dynamic one
             longest = max(runtimes, key=lambda runtime: runtime.max_length)
             self.load_lengths = tuple(sorted({point.length for point in longest.latency}))
             self.load_curves = tuple(curve(longest, length) for length in self.load_lengths)
 
     def problem(self, workers: int, seen: Seen | None, wanted: Sequence[int]) -> ByLength:
-        """Of so many workers, for these requests; None: for lengths that are not known yet."""
+        """The problem of these workers and requests; `seen` None: the lengths are not known yet."""
         del wanted
         seen, settings = seen if seen is not None else self._stand_in(workers), self._settings
         burst = 1.0
         if settings.policy in BURST_POLICIES:
-            # Of all requests: where only the lengths vary, that is the variation's.
+            # The burst of all requests: if only the lengths vary, `variation` covers that.
             burst = burst_factor(seen.demand.pooled(), seen.dispersion, slo_ms=settings.slo_ms, span_s=BURST_S)
         problem = AllocationProblem(
             workers,
@@ -76,7 +76,7 @@ class Lengths(Subject):
         return ByLength(problem, self.solver, settings.objective, settings.policy)
 
     def _stand_in(self, workers: int) -> Seen:
-        """Each length up to the longest as likely as any other, half of what the workers carry."""
+        """A guess: each length up to the longest is equally likely, at half of the workers' capacity."""
         scale = 0.5 * workers * self._settings.slo_ms
         widths = [b - a for a, b in zip((0, *self.lengths), self.lengths, strict=False)]
         work = sum(width * line.batch_ms(1) for width, line in zip(widths, self._curves, strict=True))

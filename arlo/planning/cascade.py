@@ -1,13 +1,13 @@
-"""Stages of a cascade on workers of their own: how many each gets. Pure.
+"""Stages of a cascade on separate workers: the number of workers for each. Pure.
 
-Several models (models.py), and what only holds where a row runs on one stage after the other:
+This is several models (models.py), with four rules that hold only where a row runs on one stage after the other:
 
-* what a stage is asked for is measured there: its share of the rows, as long as they are after pruning. Before traffic
-  it is the reach of the operating point;
-* of the SLO a later stage has what the stages before it leave: their expected time is taken off;
-* of the last stage's share the upper end of its 95 % interval is planned for: too little ends rows early, or late;
-* another operating point sends other shares on. A plan is made for these at once, and what was counted under the old
-  point is forgotten.
+* A stage's demand is measured there: its share of the rows, at their lengths after pruning. Before there is traffic,
+  it is the reach of the operating point.
+* A later stage has the part of the SLO that earlier stages leave: their expected time is subtracted.
+* The last stage is planned for the upper end of its share's 95 % interval: too little ends rows early, or late.
+* Another operating point sends other shares on. A plan is made for these at once, and the counts under the old
+  point are forgotten.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from arlo.planning.traffic.demand import Demand, bins
 from arlo.planning.traffic.shift import MIN_ROWS
 
 Z = 1.645  # 95 %, one-sided
-LEAST_LEFT = 0.1  # of the SLO, for a stage, however slow those before it are
+LEAST_LEFT = 0.1  # of the SLO, for a stage, however slow the earlier ones are
 
 
 class Stages(Models):
-    """See the module. Models are the stages, from the first to the last."""
+    """See the module. The models are the stages, from the first to the last."""
 
     def __init__(
         self,
@@ -39,28 +39,28 @@ class Stages(Models):
         lengths: Sequence[float] = (),
         divides: bool = True,
     ) -> None:
-        """`reach`: of the operating point in force, by stage. `lengths`: of rows, as far as they are known before there
-        is traffic: quantiles, in tokens of the first stage."""
-        self.reach = tuple(reach)  # of the operating point in force, as it was searched
+        """`reach`: of the operating point in force, by stage. `lengths`: of rows, as far as known before there is
+        traffic: quantiles, in tokens of the first stage."""
+        self.reach = tuple(reach)  # of the operating point in force, as searched
         self._counted_under = self.reach
         self._lengths_before = tuple(lengths)
         super().__init__(settings, stages, divides=divides)
 
     def turn(self, reach: Sequence[float]) -> bool:
-        """An operating point of this reach is in force. Whether it is another one, for which a plan is to be begun."""
+        """Note the reach of the operating point in force. Returns whether it changed, so that a new plan is due."""
         if tuple(reach) == self.reach:
             return False
         self.reach, self.turned = tuple(reach), True
         return True
 
     def renewed(self, seen: Seen) -> Seen | None:
-        """What was seen, in the new point's shares."""
+        """The recorded demand, converted to the new point's shares."""
         before, self._counted_under, self.turned = self._counted_under, self.reach, False
         return Seen(self._in_shares(seen.demand, before), seen.dispersion) if seen.demand.rows >= MIN_ROWS else None
 
     def _in_shares(self, demand: Demand, before: Sequence[float]) -> Demand:
-        """What it would be with this reach instead of `before`. A stage that had none gets its share of the first's
-        rows, alike over its lengths."""
+        """The demand with this reach instead of `before`. A stage that had none gets its share of the first stage's
+        rows, spread evenly over its lengths."""
         scaled = [np.asarray(quantities, np.float64) for quantities in (demand.mean, demand.peak)]
         found = [quantities.copy() for quantities in scaled]
         first = slice(0, len(self._bins[0]))
@@ -75,12 +75,12 @@ class Stages(Models):
         return Demand(demand.max_lengths, mean, peak, max(rows, MIN_ROWS), demand.span_s)
 
     def _parts(self) -> list[slice]:
-        """Where the bins of each stage are."""
+        """The slices of the bins of each stage."""
         ends = np.cumsum([len(each) for each in self._bins]).tolist()
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def rates(self, demand: Demand) -> list[npt.NDArray[np.float64]]:
-        """As counted; of the last stage at the upper end of its interval."""
+        """The counted rates; for the last stage the upper end of its interval."""
         *before, last = super().rates(demand)
         rows = float(last.sum()) * demand.span_s * 1000
         return [*before, last * (upper(rows) / rows if rows > 0 else 1.0)]
@@ -95,7 +95,7 @@ class Stages(Models):
         return found
 
     def stand_in(self) -> Seen:
-        """As many as fill half of the busiest stage's workers at the point's reach."""
+        """Demand that fills half of the busiest stage's workers at the point's reach."""
         weights = [self._spread([length for length, _ in each]) for each in self._bins]
         work = []
         for served, bins_of, weight, reach in zip(self.models, self._bins, weights, self.reach, strict=True):
@@ -106,7 +106,7 @@ class Stages(Models):
         return Seen(Demand(self.lengths, mean, mean, 0, 0.0))
 
     def _spread(self, ends: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Share of the rows in each bin that ends there."""
+        """Share of the rows in the bins with these ends."""
         if not self._lengths_before:
             return np.full(len(ends), 1 / len(ends))
         counts = np.bincount(np.ceil(self._lengths_before).astype(np.int64), minlength=ends[-1] + 1)
@@ -115,6 +115,6 @@ class Stages(Models):
 
 
 def upper(rows: float) -> float:
-    """Upper end of the one-sided 95 % interval of what so many rows are a Poisson count of (Byar's approximation)."""
+    """Upper end of the one-sided 95 % interval of the mean of a Poisson count of `rows` (Byar's approximation)."""
     n = rows + 1
     return n * (1 - 1 / (9 * n) + Z / (3 * math.sqrt(n))) ** 3

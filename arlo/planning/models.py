@@ -1,8 +1,8 @@
-"""Several models, each on workers of its own: how many each gets, and when some move. Pure.
+"""Several models, each on separate workers: the number of workers for each, and when some move. Pure.
 
-Counters of all models lie one behind the other, a model's lengths after those of the one before. What a model does
-with n workers is predicted by the queueing model with one level of n servers, which takes rows in full batches when
-many wait; it does not depend on what the others get, so the division that makes the sum least is found exactly
+The counters of all models are concatenated, a model's lengths after those of the one before. The queueing model
+predicts a model with n workers as one level of n servers, which takes rows in full batches when
+many wait; it does not depend on the other models, so the division with the least sum is found exactly
 (src/solve/separable.cc). A millisecond counts by the model's share, as a part of its SLO.
 """
 
@@ -26,21 +26,21 @@ from arlo.planning.allocation.queueing_model import WaitModel
 from arlo.planning.planner import Answer, PlannerSettings, Problem, Seen, Subject
 from arlo.planning.traffic.demand import Demand
 
-UNSERVED = 1e3  # what a request counts that no worker is for: so many times the longest that an overload does
+UNSERVED = 1e3  # weight of a request without any worker, as a multiple of the longest time that an overload lasts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A model on workers of its own."""
+    """A model on separate workers."""
 
-    bundle: Runtime  # that each of them holds
+    bundle: Runtime  # held by each of them
     slo_ms: float
     share: float = 1.0
     workers: int = 1  # at first
 
     @property
     def bins(self) -> list[tuple[int, LatencyCurve]]:
-        """Lengths in tokens that cost the same, by the longest of them, and what they cost."""
+        """Lengths in tokens with equal cost, by the longest of them, and their costs."""
         if isinstance(self.bundle, Bundle) and not self.bundle.members[0].dynamic:
             lengths = sorted({runtime.max_length for runtime in self.bundle.members})
         else:
@@ -51,7 +51,7 @@ class Served:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
-    """What a model asks for: `rate` rows per ms; a row alone, its share of the best batch, and all of that batch."""
+    """A model's load: `rate` rows per ms; a row alone, its share of the best batch, and the whole batch."""
 
     weight: float  # of a ms of a row
     rate: float
@@ -60,7 +60,7 @@ class Load:
     full_ms: float
 
     def mean_ms(self, workers: Sequence[int]) -> list[float]:
-        """Mean latency with so many workers, by number; finite where there is one."""
+        """Mean latency by number of workers; finite if there is at least one."""
         if not self.rate:
             return [0.0] * len(workers)
         model = WaitModel(
@@ -85,7 +85,7 @@ class ByModel(Problem):
     loads: tuple[Load, ...]
 
     def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
-        """The best division; every model gets a worker where there are enough, whatever it asks for."""
+        """The best division; every model gets a worker if there are enough, at any demand."""
         del last, time_limit_s  # milliseconds, exactly
         began_s = monotonic_s()
         least = 1 if self.workers >= len(self.loads) else 0
@@ -116,13 +116,13 @@ class OfModels(Subject):
     """Several models and their bins of demand."""
 
     def __init__(self, settings: PlannerSettings, models: Sequence[Served], *, divides: bool) -> None:
-        """`models`: in the order of the configuration, at least one. `divides`: False where all workers serve all of
-        them, so that only their load is of interest."""
+        """`models`: in the order of the configuration, at least one. `divides`: False if all workers serve all of
+        them, so that only their load matters."""
         self._settings = settings
         self.models = list(models)
         self.planned = [served.bundle for served in models] if divides else []
         self._bins = [served.bins for served in models]
-        # The counters of a model are for 0 to its longest length.
+        # A model's counters run from 0 to its longest length.
         self._starts = np.cumsum([0, *(bins[-1][0] + 1 for bins in self._bins)])
         pairs = zip(self._starts[:-1], self._bins, strict=True)
         self.lengths = tuple(int(start) + length for start, bins in pairs for length, _ in bins)
@@ -130,7 +130,7 @@ class OfModels(Subject):
         self.load_curves = tuple(line for bins in self._bins for _, line in bins)
 
     def joined(self, counts: Sequence[Sequence[int]]) -> list[int]:
-        """Counters by length of each model, as Planner.add takes them."""
+        """Counters by length of each model, in the form for Planner.add."""
         whole: list[int] = []
         for (start, end), one in zip(zip(self._starts, self._starts[1:], strict=False), counts, strict=True):
             size = int(end - start)
@@ -138,7 +138,7 @@ class OfModels(Subject):
         return whole
 
     def by_runtime(self, quantities: Sequence[float]) -> dict[str, float]:
-        """What a Demand says by bin, by the name of a model's bundle; in SLO periods of the settings."""
+        """A Demand's values by bin, keyed by the name of a model's bundle; in SLO periods of the settings."""
         sums, rest = {}, list(quantities)
         for served, bins in zip(self.models, self._bins, strict=True):
             sums[served.bundle.name] = sum(rest[: len(bins)])
@@ -146,7 +146,7 @@ class OfModels(Subject):
         return sums
 
     def by_model(self, demand: Demand) -> list[Demand]:
-        """The same of each model, in its own SLO periods and by its own lengths."""
+        """The demand of each model, in its SLO periods and by its lengths."""
         found, at = [], 0
         for served, bins in zip(self.models, self._bins, strict=True):
             part, scale = slice(at, at + len(bins)), served.slo_ms / self._settings.slo_ms
@@ -164,7 +164,7 @@ class Models(OfModels):
         super().__init__(settings, models, divides=divides)
 
     def problem(self, workers: int, seen: Seen | None, wanted: Sequence[int]) -> ByModel:
-        """Of so many workers, for these requests; None: for requests that are not known yet."""
+        """The problem of these workers and requests; `seen` None: the requests are not known yet."""
         del wanted
         seen = seen if seen is not None else self.stand_in()
         scale = sum(served.share / served.slo_ms for served in self.models) / len(self.models)
@@ -194,7 +194,7 @@ class Models(OfModels):
         return found
 
     def stand_in(self) -> Seen:
-        """Each model fills half of the workers that it has at first."""
+        """A guess: each model fills half of its initial workers."""
         mean: list[float] = []
         for served, bins in zip(self.models, self._bins, strict=True):
             share_ms = sum(ms / rows for rows, ms in (_best_batch(line, served.slo_ms) for _, line in bins))
@@ -203,6 +203,6 @@ class Models(OfModels):
 
 
 def _best_batch(line: LatencyCurve, slo_ms: float) -> tuple[int, float]:
-    """(rows, ms) of the batch in which a row costs least, of those that end within the SLO; of one row if none does."""
+    """(rows, ms) of the batch with the cheapest row, of those that end within the SLO; of one row if none does."""
     within = [(ms / rows, rows, ms) for rows, ms in line.points if ms <= slo_ms]
     return min(within)[1:] if within else line.points[0]

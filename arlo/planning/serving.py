@@ -1,4 +1,4 @@
-"""The planner of what is served: one function for the control plane and the simulator."""
+"""The planner for any serving mode: one function for the control plane and the simulator."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def planner_for(
     outcomes: RowOutcomes | None = None,
     most: int = 0,
 ) -> Planner:
-    """Of one model with these `runtimes`, or of several `models` in the order of the configuration.
+    """A planner for one model with these `runtimes`, or for several `models` in the order of the configuration.
 
-    `divides`: False where all workers serve all of the models, so that only their load is of interest.
+    `divides`: False if all workers serve all of the models, so that only their load matters.
     `reach`: the models are the stages of a cascade, which these shares of the rows reach at the operating point in
-    force; `lengths`: of rows, as far as they are known before there is traffic: quantiles, in the first stage's tokens.
+    force; `lengths`: of rows, as far as known before there is traffic: quantiles, in the first stage's tokens.
     `flow`: the models are its variants, in the core's order; `outcomes`: recorded rows; `most`: workers that there may
-    be, 0: those that there are.
+    be, 0: the present number.
     """
     subject: Subject
     if flow is not None:

@@ -1,4 +1,4 @@
-"""Workers among the stages of a cascade, by the rule of HybridServe. Pure."""
+"""Divides workers among the stages of a cascade by the rule of HybridServe. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from arlo.errors import ConfigError
 def proportional(reach: Sequence[float], latency: Sequence[float], workers: int) -> tuple[int, ...]:
     """Workers R_s in proportion to rho_s l_s (HybridServe section V-C).
 
-    Rounding as printed need not sum to the workers: at least one each, the rest by largest remainder, ties to the
-    earlier stage. ConfigError when they do not suffice for one each.
+    Rounding as printed need not sum to the workers: here each stage gets at least one, the rest goes by largest
+    remainder, ties to the earlier stage. ConfigError when there is not one for each.
     """
     if len(reach) > workers:
         raise ConfigError(f"{workers} workers are too few for one of each of {len(reach)} stages")
@@ -22,7 +22,7 @@ def proportional(reach: Sequence[float], latency: Sequence[float], workers: int)
     while sum(found) != workers:
         if (
             sum(found) > workers
-        ):  # the least of one each took more than there is: from where the most is above its share
+        ):  # one for each stage took more than there is: take workers from the stage that is furthest above its share
             over = [i for i, count in enumerate(found) if count > 1]
             found[max(over, key=lambda i: (found[i] - shares[i], -i))] -= 1
         else:

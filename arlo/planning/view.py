@@ -1,4 +1,4 @@
-"""The words that placement, replacement and scaling share."""
+"""The vocabulary shared by placement, replacement and scaling."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """What planning knows of one worker."""
+    """Planning's view of one worker."""
 
     id: str
-    usable: bool = True  # False: gone, failed or hanging; it can carry no instance now
+    usable: bool = True  # False: gone, failed or hanging; it cannot carry an instance now
     loaded: tuple[str, ...] = ()  # runtimes in its memory
     serving: str | None = None  # the runtime that the gateway sends to
     busy: float = 0.0  # share of the last window with a request in flight, 0 to 1
@@ -18,7 +18,7 @@ class WorkerView:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeView:
-    """What planning knows of one runtime."""
+    """Planning's view of one runtime."""
 
     name: str
     max_length: int

@@ -1,6 +1,6 @@
 """Client of the gateway's admin service (proto/arlo/v1/admin.proto), asyncio.
 
-Messages are those of arlo.proto. Every failure is a GatewayError that says what the gateway said and what to do.
+Messages are those of arlo.proto. Every failure is a GatewayError with the gateway's message and the remedy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class GatewayUnreachableError(GatewayError):
 
 
 class UnknownModelError(GatewayError):
-    """The gateway serves no model of that name."""
+    """The gateway serves no model with that name."""
 
 
 class AdminClient:
-    """One connection to one gateway, about one of its models. Use as an async context manager, or call close().
+    """One connection to one gateway, for one of its models. Use as an async context manager, or call close().
 
-    model: its name; empty: the only one. beside: it is served beside others, see ApplyRequest.
+    model: its name; empty: the only one. beside: the gateway serves other models as well, see ApplyRequest.
     """
 
     def __init__(self, address: str, *, model: str = "", beside: bool = False, timeout_s: float = 10.0) -> None:
@@ -37,7 +37,7 @@ class AdminClient:
         self.model = model
         self._beside = beside
         self._timeout_s = timeout_s
-        # A gateway that restarts is found again within a quarter of a second, not gRPC's twenty.
+        # A restarted gateway is found again within a quarter of a second instead of gRPC's twenty seconds.
         self._channel = grpc.aio.insecure_channel(
             address,
             options=[
@@ -87,21 +87,21 @@ class AdminClient:
             return proto.message("Deployment")()
 
     async def get_sample(self, model: str | None = None) -> Any:
-        """arlo.v1.SampledRow of a cascade, by default the one that this client is about, oldest first; none where it
+        """The arlo.v1.SampledRow of a cascade (default: this client's model), oldest first; none if the cascade
         keeps no sample."""
         request = proto.message("GetSampleRequest")(model=self.model if model is None else model)
         return (await self._call("GetSample", request, self._timeout_s)).rows
 
     async def stats(self, model: str | None = None) -> Any:
-        """One arlo.v1.Stats. `model`: another one than this client's."""
+        """One arlo.v1.Stats. `model`: a model other than this client's."""
         async for stats in self._watch(1000, once=True, timeout_s=self._timeout_s, model=model):
             return stats
         raise GatewayError(f"the gateway at {self.address} sent no statistics")
 
     async def watch_stats(self, *, interval_ms: int = 1000, model: str | None = None) -> AsyncIterator[Any]:
-        """An arlo.v1.Stats at once, then one every interval, until the caller stops or the gateway goes.
+        """An arlo.v1.Stats at once, then one every interval, until the caller stops or the gateway goes away.
 
-        `model`: another one than this client's.
+        `model`: a model other than this client's.
         """
         async for stats in self._watch(interval_ms, once=False, timeout_s=None, model=model):
             yield stats

@@ -1,8 +1,8 @@
-"""Keeps the gateway up, and the deployment in force at it. One event loop.
+"""Keeps the gateway up and its deployment in force. One event loop.
 
-A managed gateway that died, or that answers nothing, is started again on the same ports and gets the deployment; one
-that runs elsewhere gets it when it has lost it. A rolling update starts a second gateway under the same name, and ends
-the first when the second is ready: we give the second the deployment, which makes it ready, and stay with it.
+A managed gateway that died or stopped answering is restarted on the same ports and gets the deployment again; an
+external gateway gets it again when it has lost it. A rolling update starts a second gateway under the same name and
+ends the first when the second is ready: we apply the deployment to the second, which makes it ready, and stay with it.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ LOG_CHECK_S = 10.0
 
 
 class GatewayKeeper:
-    """See the module. Life: start(), then all loops() side by side until they are cancelled, then stop()."""
+    """See the module. Life: start(), then all loops() concurrently until they are cancelled, then stop()."""
 
     def __init__(self, config: Config, deployments: Deployments, counters: Counter[str]) -> None:
         self.config = config  # after start() with the ports that a managed gateway has bound
         self._deployments = deployments
         self._counters = counters
-        self._process: GatewayProcess | None = None  # where it is managed
+        self._process: GatewayProcess | None = None  # None unless the gateway is managed
         self._up = False
         self._watch: GatewayWatch | None = None
         self.addresses: Addresses | None = None
 
     @property
     def pid(self) -> int | None:
-        """Of the managed gateway."""
+        """Process id of the managed gateway."""
         return self._process.pid if self._process is not None else None
 
     @property
     def answers(self) -> bool:
-        """Whether it did, on the admin port and on the data port, when it was asked last."""
+        """Whether the admin port and the data port both answered the last check."""
         return self._up and not (self._watch is not None and self._watch.silent)
 
     async def start(self) -> None:
-        """Start it, take it over, or connect to the one that runs. ArloError when it does not answer."""
+        """Start the gateway, take it over, or connect to a running one. ArloError when it does not answer."""
         gateway = self.config.gateway
         if gateway.managed:
             self._process = GatewayProcess(self.config)
             self.addresses = await self._process.start()
-            # Port 0 is drawn once: after a restart clients find the gateway where it was.
+            # Port 0 is resolved once: after a restart clients find the gateway at the same address.
             pinned = dataclasses.replace(
                 gateway,
                 grpc_address=_with_port(gateway.grpc_address, self.addresses.grpc),
@@ -73,7 +73,7 @@ class GatewayKeeper:
                 grpc=gateway.grpc_address, http=gateway.http_address, admin=gateway.admin_address
             )
         admin, data = reachable(self.addresses.admin), self.addresses.grpc
-        if not gateway.managed and reachable(data) != data and ":" in admin:  # bound to any address, of another host
+        if not gateway.managed and reachable(data) != data and ":" in admin:  # bound to any address, on another host
             data = f"{admin.rpartition(':')[0]}:{data.rpartition(':')[2]}"
         self._deployments.connect(admin)
         self._watch = GatewayWatch(
@@ -88,13 +88,13 @@ class GatewayKeeper:
         self._up = True
 
     def follow(self, deployments: Deployments) -> None:
-        """From now on this is the deployment to keep; call it while no loop runs."""
+        """Keep this deployment from now on; call it while no loop runs."""
         assert self.addresses is not None, "start() first"
         before, self._deployments = self._deployments, deployments
         deployments.connect(before.admin.address)
 
     def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """What keeps it so, by name."""
+        """The loops that keep the gateway up, by name."""
         loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"deployment": self._keep_deployment}
         if self._process is not None:
             loops["gateway"] = self._keep_process
@@ -104,7 +104,7 @@ class GatewayKeeper:
         return loops
 
     async def stop(self) -> None:
-        """Drain and stop a managed gateway, let go of one that runs elsewhere. ArloError when it does not stop."""
+        """Drain and stop a managed gateway; disconnect from an external one. ArloError when it does not stop."""
         try:
             if self._process is not None:
                 code = await self._process.stop()
@@ -131,7 +131,7 @@ class GatewayKeeper:
                 lost, self._up = False, True
             except GatewayUnreachableError as error:
                 self._up = False
-                # A managed gateway that is gone is _keep_process's business.
+                # A managed gateway that has ended is left to _keep_process.
                 if not lost and not self.config.gateway.managed:
                     emit(log, "gateway_unreachable", level=logging.WARNING, error=str(error))
                 lost = True
@@ -140,10 +140,10 @@ class GatewayKeeper:
             except GatewayError as error:
                 emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
                 if isinstance(error, VersionSpentError):
-                    self.kill_now()  # a new one has no version yet
+                    self.kill_now()  # a new process has no version yet
 
     async def _find(self) -> None:
-        """Turn to another gateway of the same name: one without a deployment, or any when ours does not answer."""
+        """Switch to another gateway of the same name: one without a deployment, or any when ours does not answer."""
         assert self.addresses is not None
         for address in await addresses_of(reachable(self.addresses.admin)):
             if address == self._deployments.admin.address:
@@ -177,12 +177,12 @@ class GatewayKeeper:
                 await asyncio.to_thread(self._process.limit_log)
 
     async def _restart(self, wait_s: float) -> bool:
-        """After `wait_s` seconds; False when it does not start."""
+        """Restart the gateway after `wait_s` seconds; False when it does not start."""
         await asyncio.sleep(wait_s)
         self._process = GatewayProcess(self.config)
         try:
             self.addresses = await self._process.start()
-        except Exception as error:  # whatever it is: what serves nothing is tried again
+        except Exception as error:  # any error at all: a gateway that serves nothing is always retried
             self._counters["gateway_restart_failures"] += 1
             emit(log, "gateway_restart_failed", level=logging.ERROR, error=explain(error))
             return False
@@ -194,7 +194,7 @@ class GatewayKeeper:
             await self._deployments.admin.connected()
             await self._deployments.ensure()
             self._up = True
-        except GatewayError as error:  # _keep_deployment goes on trying
+        except GatewayError as error:  # _keep_deployment keeps retrying
             emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
         return True
 

@@ -1,7 +1,7 @@
 """The gateway as a child process: found, started or taken over, waited for, stopped.
 
-It does not outlive us for longer than `workers.linger_s`. Within that time a control plane in the same run folder takes
-it over, with its ports and the deployment in force, when it would start it with the same configuration.
+It outlives us by at most `workers.linger_s`. Within that time a control plane in the same run folder takes it over,
+with its ports and the deployment in force, if that control plane would start it with the same configuration.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Addresses:
 
 
 def gateway_program() -> Path:
-    """The binary: what ARLO_GATEWAY names, else the one installed beside `arlo`, else the one on PATH."""
+    """The binary: the one named by ARLO_GATEWAY, else the one installed next to `arlo`, else the one on PATH."""
     named = os.environ.get(VARIABLE)
     if named:
         if not os.access(named, os.X_OK):
@@ -62,7 +62,7 @@ def gateway_program() -> Path:
 
 
 def made_run_dir(config: Config) -> Path:
-    """The run folder, made where it is missing. ConfigError when it cannot be a folder."""
+    """The run folder, created if missing. ConfigError when it cannot be a folder."""
     run_dir = config.workers.run_dir
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def made_run_dir(config: Config) -> Path:
 
 
 def write_gateway_config(config: Config, *, ready_file: Path | None = None) -> Path:
-    """Write the gateway's JSON into the run folder and return its path. Readable by the user only."""
+    """Write the gateway's JSON into the run folder and return its path. Only the user can read it."""
     path = made_run_dir(config) / "gateway.json"
     temporary = path.with_suffix(".tmp")
     temporary.write_text(gateway_json(config, ready_file=ready_file) + "\n")
@@ -84,7 +84,7 @@ def write_gateway_config(config: Config, *, ready_file: Path | None = None) -> P
 class GatewayProcess:
     """One gateway under the configuration given. `start` once, then `wait` or `stop`. Used from one event loop.
 
-    `adopted`: `start` found it running. It keeps its deployment, which `AdminClient.get_deployment` tells.
+    `adopted`: `start` found it running. It keeps its deployment, which `AdminClient.get_deployment` returns.
     """
 
     def __init__(self, config: Config) -> None:
@@ -97,13 +97,13 @@ class GatewayProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the gateway itself; None before the start."""
+        """Process id of the gateway itself; None before the start."""
         return self._process.pid if self._process is not None else None
 
     async def start(self, *, timeout_s: float = 20.0) -> Addresses:
-        """Take over the one that a dead owner left in the run folder, or start one and wait until its ports are bound.
+        """Take over the gateway that a dead owner left in the run folder, or start one and wait until it has its ports.
 
-        One that was started with another configuration is drained and replaced. GatewayError, with the end of the log,
+        A gateway started with another configuration is drained and replaced. GatewayError, with the end of the log,
         when the ports are not bound in time.
         """
         with system_errors(GatewayError, "the gateway cannot be started"):
@@ -142,7 +142,7 @@ class GatewayProcess:
         if self._config.workers.linger_s > 0:
             details = {"addresses": dataclasses.asdict(addresses)}
             mark = self._fingerprint(program, addresses)
-            with contextlib.suppress(OSError):  # full: it serves, and no later owner takes it over
+            with contextlib.suppress(OSError):  # disk full: it serves, but no later owner takes it over
                 self._record.write(ProcessRecord(pid=self._process.pid, fingerprint=mark, details=details))
         return addresses
 
@@ -173,7 +173,7 @@ class GatewayProcess:
         return addresses
 
     async def _answers(self, address: str) -> bool:
-        """Whether it answers on its data port within the time after which it would be killed for hanging."""
+        """Whether the data port answers within the time after which the gateway would be killed for hanging."""
         gateway = self._config.gateway
         tls = gateway.tls_certificate_file is not None
         deadline_s = monotonic_s() + gateway.hang_timeout_s
@@ -184,7 +184,7 @@ class GatewayProcess:
         return False
 
     def _fingerprint(self, program: Path, bound: Addresses) -> str:
-        """Of what a gateway is started with; where any port would do, the one that is bound."""
+        """A fingerprint of the gateway's start parameters; a port that may be any is replaced by the bound one."""
         gateway = self._config.gateway
         pinned = dataclasses.replace(
             gateway,
@@ -215,12 +215,12 @@ class GatewayProcess:
         return (self._config.gateway.drain_delay_ms + self._config.gateway.drain_timeout_ms) / 1000
 
     async def wait(self) -> int:
-        """Wait until it has ended; its exit code, 128 + signal when a signal ended it."""
+        """Wait until the process has ended; returns its exit code, or 128 + signal when a signal ended it."""
         assert self._process is not None, "start() first"
         return await self._process.wait()
 
     async def stop(self) -> int | None:
-        """Drain (SIGTERM), then make sure. Idempotent; None when it was never started."""
+        """Drain (SIGTERM), then kill if needed. Idempotent; None when the process was never started."""
         if self._process is None:
             return None
         if self._process.returncode is not None:
@@ -230,14 +230,14 @@ class GatewayProcess:
         return code
 
     async def kill(self) -> None:
-        """End it at once, and wait until it has."""
+        """Kill the process and wait until it has ended."""
         if self._process is not None:
             self._process.kill()
             await self._process.wait()
             self._record.remove()
 
     def kill_now(self) -> None:
-        """End it at once, without waiting."""
+        """Kill the process without waiting."""
         if self._process is not None:
             self._process.kill()
 
@@ -246,7 +246,7 @@ class GatewayProcess:
         self._log.limit()
 
     def _said(self, start: int) -> str:
-        """What the log says since `start`, as the end of a message."""
+        """The log since `start`, formatted as the end of a message."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(start, file.seek(0, os.SEEK_END) - _LOG_TAIL))
@@ -257,17 +257,17 @@ class GatewayProcess:
 
 
 def reachable(address: str) -> str:
-    """An address to connect to for one that was bound: any-address means loopback."""
+    """A connectable form of a bound address: any-address becomes loopback."""
     host, _, port = address.rpartition(":")
     return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "::", "*") else address
 
 
 async def addresses_of(address: str) -> list[str]:
-    """The host:port of each address that the host's name has now; `address` itself where it is no name."""
+    """The host:port of each address that the host's name resolves to now; `address` itself if it is not a name."""
     host, _, port = address.rpartition(":")
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except (OSError, ValueError):  # a Unix socket, or a name that nothing has now
+    except (OSError, ValueError):  # a Unix socket, or a name that does not resolve now
         return [address]
     return sorted({f"[{to[0]}]:{port}" if family == socket.AF_INET6 else f"{to[0]}:{port}" for family, *_, to in found})
 
@@ -281,7 +281,7 @@ def _read_ready(path: Path) -> Addresses | None:
     try:
         raw = json.loads(path.read_text())
         return Addresses(grpc=raw["grpc"], http=raw["http"], admin=raw["admin"])
-    except (FileNotFoundError, json.JSONDecodeError):  # not there, or half written
+    except (FileNotFoundError, json.JSONDecodeError):  # missing, or half written
         return None
     except KeyError as missing:
         raise GatewayError(f"{path} lacks {missing}: the gateway is of another version than this package") from None

@@ -1,8 +1,8 @@
-"""Whether a gateway answers on its data port: one call, over a connection of its own.
+"""Checks whether a gateway answers on its data port: one call, over a new connection.
 
-A gateway can be deaf (it accepts no connection any more) or hang while its HTTP port and the connections that it has go
-on; only a new connection to the port that clients use tells. Any answer counts, an error too: no token and no client
-certificate is needed. It is written out here because a gRPC channel shares connections and tries again by itself.
+A gateway can be deaf (it accepts no new connection) or hang while its HTTP port and its open connections still
+work; only a new connection to the clients' port shows it. Any answer counts, even an error, so no token or client
+certificate is needed. The call is written by hand because a gRPC channel shares connections and retries by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _text(value: str) -> bytes:
 
 
 def _request(authority: str, *, tls: bool) -> bytes:
-    """The call, whole: its headers as HPACK literals that no table is needed for, and an empty message."""
+    """The complete call: its headers as HPACK literals that need no table, and an empty message."""
     headers = b"\x83" + (b"\x87" if tls else b"\x86")  # :method POST, :scheme, from the static table
     headers += b"\x04" + _text(CALL) + b"\x01" + _text(authority)
     headers += b"\x0f\x10" + _text("application/grpc") + b"\x00" + _text("te") + _text("trailers")
@@ -43,15 +43,15 @@ def _request(authority: str, *, tls: bool) -> bytes:
 
 
 async def answers(address: str, *, tls: bool, timeout_s: float) -> bool:
-    """Whether a gateway at `address` (host:port) answers a call over a new connection within `timeout_s`.
+    """Whether the gateway at `address` (host:port) answers a call over a new connection within `timeout_s`.
 
-    Where it wants a client certificate, a handshake that it ends for lack of one counts as an answer.
+    Where it requires a client certificate, a handshake that it ends for lack of one counts as an answer.
     """
     host, _, port = address.rpartition(":")
     context = None
     if tls:
         context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # whether it lives, not who it is
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # checks that it is alive, not its identity
         context.set_alpn_protocols(["h2"])
     writer: asyncio.StreamWriter | None = None
     try:
@@ -66,7 +66,7 @@ async def answers(address: str, *, tls: bool, timeout_s: float) -> bool:
                 await reader.readexactly(size)
     except TimeoutError:
         return False
-    except (OSError, asyncio.IncompleteReadError):  # the connection ended
+    except (OSError, asyncio.IncompleteReadError):  # the connection was closed
         return tls and writer is not None
     finally:
         if writer is not None:

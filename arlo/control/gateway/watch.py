@@ -1,4 +1,4 @@
-"""Notices a gateway that runs but does not answer, and has it ended where that is ours to do. One event loop."""
+"""Notices a gateway that runs but does not answer, and has it killed if it is ours to kill. One event loop."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SILENT_AFTER = 3  # checks without an answer
 
 
 class GatewayWatch:
-    """Asks the data port at `address` for a sign of life, over a new connection each time.
+    """Checks the data port at `address` over a new connection each time.
 
-    `kill` is called, once, when nothing has answered for `hang_timeout_s`; None: the gateway is not ours to end.
+    `kill` is called once when nothing has answered for `hang_timeout_s`; None: the gateway is not ours to kill.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class GatewayWatch:
 
     @property
     def silent(self) -> bool:
-        """Whether it has missed some checks in a row."""
+        """Whether the gateway has missed several checks in a row."""
         return self._missed >= SILENT_AFTER
 
     def started(self) -> None:
-        """It was started (again) just now."""
+        """Record that the gateway was started (again) just now."""
         self._missed = 0
         self._answered_s = monotonic_s()
 
@@ -51,7 +51,7 @@ class GatewayWatch:
             await asyncio.sleep(max(0.0, began_s + period_s - monotonic_s()))
 
     async def check(self, *, timeout_s: float) -> None:
-        """One check."""
+        """Make one check."""
         began_s = monotonic_s()
         if await answers(self._address, tls=self._tls, timeout_s=timeout_s):
             if self.silent:
@@ -61,7 +61,7 @@ class GatewayWatch:
             self._answered_s = monotonic_s()
             return
         if self._answered_s > began_s:
-            return  # it was started meanwhile
+            return  # it was restarted in the meantime
         self._missed += 1
         if self._missed == SILENT_AFTER:
             emit(log, "gateway_silent", level=logging.ERROR, address=self._address)

@@ -1,7 +1,7 @@
 """The control plane's metrics: one table, read from ControlStatus, so /metrics and /status cannot disagree.
 
-METRICS is what docs/metrics.md is written from. Values are read when Prometheus asks; nothing is counted here. There is
-no histogram of solve times: the status keeps the last plans only, and plans are minutes apart, so a gauge of the last
+docs/metrics.md is generated from METRICS. Values are read when Prometheus scrapes; nothing is counted here. There is
+no histogram of solve times: the status keeps only the last plans, and plans are minutes apart, so a gauge of the last
 one loses nothing at any usual scrape interval.
 """
 
@@ -31,7 +31,7 @@ WORKER_STATES = ("starting", "ready", "failed", "stopped")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ControlMetric:
-    """One metric. `name` is without the prefix and says the unit; a counter's ends in `_total`."""
+    """One metric. `name` has no prefix and includes the unit; a counter's ends in `_total`."""
 
     name: str
     help: str
@@ -41,16 +41,16 @@ class ControlMetric:
 
     @property
     def full_name(self) -> str:
-        """As Prometheus knows it."""
+        """The name that Prometheus sees."""
         return f"{self.prefix}_{self.name}"
 
     @property
     def kind(self) -> Literal["counter", "gauge"]:
-        """Its type."""
+        """The metric's type."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
     def family(self, status: ControlStatus | None) -> Metric:
-        """Its samples now; none without a status."""
+        """The current samples; none without a status."""
         make = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         family = make(self.full_name, self.help, labels=self.labels)
         for labels, value in self.samples(status) if status is not None else ():
@@ -67,7 +67,7 @@ def _last(value: Callable[[PlanRecord], float]) -> Callable[[ControlStatus], Sam
 
 
 def _by_runtime(value: Callable[[RuntimeStatus], float]) -> Callable[[ControlStatus], Samples]:
-    """Of each model's runtimes; what all models share is there for each."""
+    """Samples for each model's runtimes; runtimes that all models share are listed for each model."""
     return lambda status: [
         ((model.name, runtime.name, str(runtime.max_length)), float(value(runtime)))
         for model in status.each_model
@@ -76,7 +76,7 @@ def _by_runtime(value: Callable[[RuntimeStatus], float]) -> Callable[[ControlSta
 
 
 def _instances(count: Callable[[ControlStatus], dict[str, int]]) -> Callable[[ControlStatus], Samples]:
-    """Every runtime that may be allocated, with 0 for those that are not; then those that may be no longer."""
+    """Every runtime that may be allocated, with 0 for absent ones; then those that may no longer be allocated."""
 
     def samples(status: ControlStatus) -> Samples:
         counts = count(status)
@@ -88,7 +88,7 @@ def _instances(count: Callable[[ControlStatus], dict[str, int]]) -> Callable[[Co
 
 
 def _bins(values: Callable[[ModelStatus], list[float]]) -> Callable[[ControlStatus], Samples]:
-    """By model, and by the ends of its length bins."""
+    """Samples by model and by the ends of its length bins."""
     return lambda status: [
         ((model.name, str(length)), value)
         for model in status.each_model
@@ -99,7 +99,7 @@ def _bins(values: Callable[[ModelStatus], list[float]]) -> Callable[[ControlStat
 def _one_hot(
     words: tuple[str, ...], current: Callable[[ControlStatus], list[str]]
 ) -> Callable[[ControlStatus], Samples]:
-    """How many of `current` are each word; every word is there, so that an alert can compare with 0."""
+    """The number of `current` equal to each word; every word is listed, so that an alert can compare with 0."""
 
     def samples(status: ControlStatus) -> Samples:
         now = current(status)
@@ -277,7 +277,7 @@ class ControlCollector(Collector):
         self._status = status
 
     def describe(self) -> list[Metric]:
-        """The names, for a scrape that asks for some of them."""
+        """The metric names, for a scrape that asks for some of them."""
         return [metric.family(None) for metric in METRICS]
 
     def collect(self) -> Iterator[Metric]:
@@ -288,7 +288,7 @@ class ControlCollector(Collector):
 
 
 def make_registry(status: Callable[[], ControlStatus]) -> CollectorRegistry:
-    """The control plane's metrics, and `process_*` of its own process (CPU, memory, files)."""
+    """The control plane's metrics, and the `process_*` metrics of this process (CPU, memory, files)."""
     registry = CollectorRegistry()
     registry.register(ControlCollector(status))
     ProcessCollector(registry=registry)

@@ -1,4 +1,4 @@
-"""The ControlStatus document, put together from the parts of the control plane."""
+"""The ControlStatus document, assembled from the parts of the control plane."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def control_status(
     gateway_admin: str,
     gateway_up: bool,
 ) -> ControlStatus:
-    """What `/status` says now."""
+    """The current content of `/status`."""
     config, manifest, subject = mode.config, mode.manifest, scheduler.planner.subject
     demand = scheduler.planner.demand()
     mean, peak = subject.by_runtime(demand.mean), subject.by_runtime(demand.peak)
     runtimes = sorted(manifest.runtimes, key=lambda runtime: (runtime.max_length, runtime.name))
     models = _models(mode, scheduler)
     statuses = [_runtime(runtime, runtime.name, config.model.slo_ms) for runtime in runtimes]
-    if mode.dedicated:  # each by its own SLO
+    if mode.dedicated:  # each against its own SLO
         of = {model.runtimes[0].name: model for model in models}
         statuses = [of[runtime.name].runtimes[0] for runtime in runtimes]
         mean = {name: sum(model.demand) for name, model in of.items()}
         peak = {name: sum(model.demand_peak) for name, model in of.items()}
-    elif models:  # all of them on one runtime
+    elif models:  # all models on one runtime
         mean, peak = {runtimes[0].name: sum(demand.mean)}, {runtimes[0].name: sum(demand.peak)}
     workers = [_worker(reconciler, deployments, worker) for worker in reconciler.infos]
     return ControlStatus(
@@ -78,14 +78,14 @@ def control_status(
 
 
 def _models(mode: ServingMode, scheduler: RuntimeScheduler) -> list[ModelStatus]:
-    """Of several models each, in the order of the configuration; empty for one."""
+    """The status of each of several models, in the order of the configuration; empty for one model."""
     subject, demand_of_all = scheduler.planner.subject, scheduler.planner.demand()
-    demands, left = subject.by_model(demand_of_all), subject.left_ms(demand_of_all)  # of the SLO, for each
+    demands, left = subject.by_model(demand_of_all), subject.left_ms(demand_of_all)  # ms of the SLO, for each
     statuses = []
     for served, name, model, demand, left_ms in zip(
         subject.models, mode.models, mode.config.models, demands, left, strict=False
     ):
-        # On workers that all share, this model's part of the runtime that they hold.
+        # With shared workers: this model's part of the runtime that they hold.
         held = served.bundle.name if mode.dedicated else mode.manifest.runtimes[0].name
         runtime = _runtime(served.bundle, held, left_ms, model=name if mode.dedicated else "")
         statuses.append(

@@ -1,8 +1,8 @@
 """The control plane's HTTP port: /status (JSON), /metrics (Prometheus), /livez.
 
-The event loop only accepts; a request is read, rendered and written in a thread of its own, which asks the loop for the
-status. So a slow client holds up nothing, an idle port costs nothing (no polling thread), and what is shown is made on
-the loop, between two of its steps. /livez asks the loop too: it is 503 when the loop is stuck.
+The event loop only accepts; a request is read, rendered and written in a separate thread, which asks the loop for the
+status. So a slow client blocks nothing, an idle port costs nothing (no polling thread), and the status is made on the
+loop, between two of its steps. /livez also asks the loop: it returns 503 when the loop is stuck.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class LoopStuckError(Exception):
 
 
 class ControlHttp:
-    """Serves what `status` says. `status` is called on the event loop, once per request for /status and /metrics; it
-    must not block, and what it returns must be new each time or never changed again.
+    """Serves the result of `status`. `status` is called on the event loop, once per request for /status and /metrics;
+    it must not block, and its result must be new each time or never change again.
 
     Life: start() on the loop, stop() on the same loop. `address` is host:port; port 0 picks a free one.
     """
@@ -72,7 +72,7 @@ class ControlHttp:
         return f"{host}:{server.server_port}"
 
     async def stop(self) -> None:
-        """Close the port; requests that are being answered end by themselves. Idempotent."""
+        """Close the port; requests in progress end by themselves. Idempotent."""
         server, self._server = self._server, None
         if server is not None and self._loop is not None:
             self._loop.remove_reader(server.fileno())
@@ -97,7 +97,7 @@ class ControlHttp:
             return answer.result(LOOP_TIMEOUT_S)
         except (RuntimeError, TimeoutError) as error:
             if answer.done() and not answer.cancelled():
-                raise  # it is the call's own error
+                raise  # an error of the call itself
             answer.cancel()
             raise LoopStuckError(f"the control plane did not answer within {LOOP_TIMEOUT_S:g} s") from error
 
@@ -133,7 +133,7 @@ def _answer(start_response: Any, status: str, kind: str, body: bytes, *headers: 
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = CLIENT_TIMEOUT_S  # of one read or write, so that a client that stalls keeps no thread
+    timeout = CLIENT_TIMEOUT_S  # for one read or write, so that a stalled client keeps no thread
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -141,16 +141,16 @@ class _Handler(WSGIRequestHandler):
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    timeout = 0  # handle_request() takes what is there and does not wait
+    timeout = 0  # handle_request() takes a pending connection and does not wait
 
     def __init__(self, found: tuple[Any, ...], app: Any) -> None:
         self.address_family = found[0]
         super().__init__(found[4], _Handler)
-        self.socket.setblocking(False)  # a connection that is gone before it is accepted must not hold up the loop
+        self.socket.setblocking(False)  # a connection closed before it is accepted must not block the loop
         self.set_app(app)
 
     def server_bind(self) -> None:
-        # HTTPServer's own asks the name service for our name, which can take seconds.
+        # HTTPServer's version asks the name service for our name, which can take seconds.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()

@@ -1,4 +1,4 @@
-"""What the control plane says of itself: the document behind `/status`, `arlo top` and the control metrics.
+"""The control plane's status: the document behind `/status`, `arlo top` and the control metrics.
 
 Values only. Times are Unix milliseconds or seconds as named; runtimes are named as in the manifest.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal, TypeVar
 
-# Where a worker is on its way to the runtime it should have. In order, but for `waiting`, `recycling` and `failed`;
+# A worker's progress towards the runtime it should have. In order, except for `waiting`, `recycling` and `failed`;
 # `warming`: the runtime answers its first requests, and the answers are checked.
 WorkerStep = Literal[
     "steady", "waiting", "draining", "unloading", "loading", "warming", "joining", "recycling", "failed"
@@ -26,20 +26,20 @@ class RuntimeStatus:
     dynamic: bool
     latency_ms: float  # of one request of max_length
     capacity: int  # M within the SLO
-    model: str = ""  # that it is of, where each of several has workers of its own
+    model: str = ""  # the model it belongs to, where each of several has separate workers
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class ModelStatus:
-    """One of several models; its times are counted in its own SLO."""
+    """One of several models; its times are counted against its own SLO."""
 
     name: str
     slo_ms: int
     share: float
-    runtimes: list[RuntimeStatus]  # with what this model makes of them: they may be of all models
-    lengths: list[int]  # where its length bins end, ascending
-    latency_ms: list[float]  # of one request of each of these
-    capacity: list[int]  # M of each of these
+    runtimes: list[RuntimeStatus]  # as this model sees them: all models may share them
+    lengths: list[int]  # upper ends of its length bins, ascending
+    latency_ms: list[float]  # latency of one request of each of these lengths
+    capacity: list[int]  # M of each of these lengths
     demand: list[float]  # now, requests per SLO period of this model, by `lengths`
     demand_peak: list[float]
 
@@ -51,8 +51,8 @@ class WorkerStatus:
     id: str
     endpoint: str
     state: str  # of its process: starting, ready, failed, stopped
-    desired: str | None  # runtime that it should have
-    serving: str | None  # runtime that the gateway sends to
+    desired: str | None  # the runtime it should have
+    serving: str | None  # the runtime that the gateway sends to
     loaded: list[str]
     step: WorkerStep
     step_since_ms: int
@@ -67,8 +67,8 @@ class PlanRecord:
     at_ms: int
     reason: str  # start, period, shift, point, scale_out, scale_in, worker_lost, worker_back, restored
     instances: dict[str, int]  # runtime -> how many, as planned
-    changed: int  # workers that change their runtime for it
-    moved: bool  # False: the gain did not pay for the move, or nothing was to change
+    changed: int  # workers that change their runtime for this plan
+    moved: bool  # False: the gain did not pay for the move, or nothing had to change
     demand: list[float]  # requests per SLO period, by ascending max_length of `runtimes`
     predicted_mean_ms: float
     solver: str
@@ -78,7 +78,7 @@ class PlanRecord:
     gain: float | None = (
         None  # share by which the predicted mean is below that of the allocation in force; None: unknown
     )
-    # Of several models: requests per SLO period of each, in all; then `demand` is by model and length, ascending, in
+    # With several models: total requests per SLO period of each; `demand` is then by model and length, ascending, in
     # SLO periods of the first.
     demand_by_model: dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -98,26 +98,26 @@ class ScalingStatus:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class EnergyStatus:
-    """What the answers of a cascade cost: of all workers' devices, idle time included, over the rows that arrived."""
+    """Energy cost of a cascade's answers: all workers' devices, idle time included, over the rows that arrived."""
 
-    source: str  # of the counter
+    source: str  # where the counter is read
     joules: float  # since the start
-    joules_per_request: float | None  # of one row, over the last minute; None: none arrived
+    joules_per_request: float | None  # per row, over the last minute; None: no row arrived
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class CascadeStatus:
-    """What the operating point in force was searched to give."""
+    """The expected behaviour of the operating point in force, as searched."""
 
     name: str
     point: str
-    reach: list[float]  # share of the rows that run on each stage, which plans begin with
+    reach: list[float]  # share of the rows that run on each stage; plans begin with it
     agreement: float  # share of the rows that have the last stage's answer
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class ControlStatus:
-    """All of it."""
+    """The complete status."""
 
     at_ms: int
     started_at_ms: int
@@ -131,16 +131,16 @@ class ControlStatus:
     next_plan_in_s: float
     reallocate: bool
     runtimes: list[RuntimeStatus]  # ascending max_length
-    desired: dict[str, int]  # instances per runtime that are wanted
-    observed: dict[str, int]  # instances per runtime that serve
+    desired: dict[str, int]  # desired instances per runtime
+    observed: dict[str, int]  # serving instances per runtime
     workers: list[WorkerStatus]
     demand: list[float]  # now, requests per SLO period, by ascending max_length of `runtimes`
     demand_peak: list[float]
     plans: list[PlanRecord]  # the last ones, oldest first
     scaling: ScalingStatus
     counters: dict[str, int]  # see COUNTERS
-    models: list[ModelStatus] = dataclasses.field(default_factory=list)  # of several, each, as configured; else empty
-    energy: EnergyStatus | None = None  # of a cascade, where it is known
+    models: list[ModelStatus] = dataclasses.field(default_factory=list)  # of several, as configured; else empty
+    energy: EnergyStatus | None = None  # for a cascade, where it is known
     cascade: CascadeStatus | None = None
 
     @property
@@ -152,7 +152,7 @@ class ControlStatus:
         first = {runtime.max_length: runtime for runtime in reversed(self.runtimes)}
 
         def binned(values: list[float]) -> list[float]:
-            """Of several runtimes of one length (static and dynamic) the sum."""
+            """Values summed over the runtimes of each length (static and dynamic)."""
             pairs = list(zip(self.runtimes, values, strict=False))
             return [sum(value for runtime, value in pairs if runtime.max_length == length) for length in lengths]
 
@@ -171,12 +171,12 @@ class ControlStatus:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As what JSON can carry."""
+        """The status as JSON-serialisable values."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> ControlStatus:
-        """The reverse of to_json(). Unknown keys (a newer version) are left out; ValueError for what is missing."""
+        """The reverse of to_json(). Unknown keys (a newer version) are ignored; ValueError for missing ones."""
         try:
             parts = {
                 "runtimes": [_known(RuntimeStatus, item) for item in document["runtimes"]],

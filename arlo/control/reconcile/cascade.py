@@ -1,4 +1,4 @@
-"""A cascade as the gateway is told of it: cascade.json and [cascade] as an arlo.v1.Cascade."""
+"""Converts a cascade for the gateway: cascade.json and [cascade] as an arlo.v1.Cascade."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ LOGITS = {"question-answering": ("start_logits", "end_logits")}
 def fill_cascade(
     message: Any, config: CascadeConfig, stages: tuple[Manifest, ...], *, point_name: str | None = None
 ) -> None:
-    """`stages`: the repositories', in the order of cascade.json; `point_name`: another point than the configuration's.
-    ConfigError where they do not go together."""
+    """`stages`: the repositories', in the order of cascade.json; `point_name`: a point other than the configuration's.
+    ConfigError where they do not fit together."""
     manifest = cascade_manifest(config.manifest)
     message.name = cascade_name(config)
     message.slo_ms = config.slo_ms
@@ -47,21 +47,21 @@ def fill_cascade(
         _check(stage, one, manifest)
         _fill_stage(message.stages.add(model=stage_name(config, stage.name), weight=weight), stage)
     for each in manifest.points:
-        # One file may hold ensembles of several weights; a row's answer is mixed by those of the point in force.
+        # One file may hold ensembles with several weights; a row's answer is mixed with those of the point in force.
         rules = each.rules if floor is None else bounded(each.rules, floor.rules[0])
         _fill_point(message.points.add(name=each.name), each, rules)
 
 
 def safer_point(manifest: CascadeManifest, now: str) -> Point | None:
-    """The point that agrees with the last stage more often than this one does, by as little as there is."""
+    """The point with the next higher agreement with the last stage; None if there is none."""
     floor = manifest.point(now).agreement
     safer = [point for point in manifest.points if point.agreement > floor]
     return min(safer, key=lambda point: (point.agreement, point.name), default=None)
 
 
 def kept_point(config: CascadeConfig | None, deployment: Any) -> str | None:
-    """The point of a deployment that an earlier control plane has raised, which a later one goes on with; None: there
-    is none of that kind."""
+    """The point in a deployment that an earlier control plane has raised, for a later one to keep; None if the
+    deployment has no raised point."""
     if config is None or config.drift != "raise":
         return None
     manifest = cascade_manifest(config.manifest)

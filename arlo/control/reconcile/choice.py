@@ -1,4 +1,4 @@
-"""What the workers hold: the kind of runtime that [deployment] says, else what was measured to be quicker. Pure."""
+"""Chooses the runtimes for the workers: the kind set in [deployment], else the one measured to be quicker. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kind = Literal["static", "dynamic", "both", "models"]
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
     """`static`: allocated by length. `dynamic`: one runtime on every worker, which may be a bundle of static ones.
-    `both`: as [deployment] counts them. `models`: a bundle for each of several models, on workers of its own."""
+    `both`: the numbers in [deployment]. `models`: a bundle for each of several models, on separate workers."""
 
     serve: Kind
     why: str
@@ -35,10 +35,10 @@ class Choice:
 
 
 def choose(config: Config, manifest: Manifest) -> Choice:
-    """What to serve, and why.
+    """Choose the runtimes to serve, with the reason.
 
     ConfigError when [deployment] asks for a kind of runtime that the repository lacks, [workers] for less memory than
-    the longest takes, or when a runtime that would be served was not measured: planning and dispatch go by its latency.
+    the longest needs, or when a runtime to be served was not measured: planning and dispatch depend on its latency.
     """
     if config.dedicated:
         return _on_their_own(config, manifest)
@@ -58,7 +58,7 @@ def choose(config: Config, manifest: Manifest) -> Choice:
 
 
 def _kind(config: Config, manifest: Manifest) -> tuple[Kind, str]:
-    """Of one model without a bundle: what is served, and why."""
+    """The kind of runtime for one model without a bundle, with the reason."""
     wanted, repository, advice = config.deployment, config.model.repository, manifest.recommendation
     static, dynamic = _static(manifest), dynamic_runtime(manifest)
     if wanted.runtimes == "static" and not static:
@@ -111,29 +111,29 @@ def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
     if memory_mb is not None:
         fits, said = _fitting(config, manifest, static, memory_mb)
         if wanted.runtimes != "bundle" and len(fits) == 1:
-            return None  # nothing goes together: a runtime per worker, allocated by length
+            return None  # no two fit together: a runtime per worker, allocated by length
         static, why = fits, f"{why}; {said}"
     return bundle_of(_bundle_name(manifest), static, why=why)
 
 
 def _inside(config: Config, manifest: Manifest) -> Bundle | None:
-    """The engines of the plugin, where every worker is a server that has it and so holds them already."""
+    """The plugin's engines, if every worker is a server with the plugin and so holds them already."""
     wanted = config.deployment
     engines = [runtime for runtime in manifest.runtimes if runtime.name in manifest.inside]
     if config.workers.kind != "endpoints" or wanted.runtimes != "recommended" or wanted.instances or not engines:
         return None
     if any(runtime.dynamic for runtime in engines):
-        return None  # one of any length: no bundle
+        return None  # one runtime for any length: no bundle
     taken, limit = memory_mb(engines), config.workers.memory_mb
     if taken is not None and limit is not None and taken > limit:
-        return None  # then these servers cannot hold them
+        return None  # these servers cannot hold them
     _check_measured(config, engines)
     why = "the repository has a logical model of the plugin, whose servers hold all of them"
     return bundle_of(_bundle_name(manifest), engines, why=why)
 
 
 def _candidates(config: Config, one: Manifest) -> list[Runtime]:
-    """What a worker may hold of one of several models: its static runtimes, or a dynamic one that is quicker."""
+    """Runtimes that a worker may hold for one of several models: its static ones, or a quicker dynamic one."""
     if config.deployment.lengths is not None:
         try:
             traffic(config.deployment.lengths, max(runtime.max_length for runtime in one.runtimes))
@@ -147,7 +147,7 @@ def _candidates(config: Config, one: Manifest) -> list[Runtime]:
 
 
 def _on_their_own(config: Config, manifest: Manifest) -> Choice:
-    """Several models on workers of their own, each with a bundle."""
+    """A choice for several models on separate workers, each with a bundle."""
     moves = "which move to where they are needed" if config.control.reallocate else "as configured"
     bundles, what, why = [], [], [f"each model has workers of its own, {moves}"]
     for model, one in zip(config.models, manifest.models, strict=True):
@@ -163,7 +163,7 @@ def _on_their_own(config: Config, manifest: Manifest) -> Choice:
 
 
 def _shared(config: Config, manifest: Manifest) -> Bundle:
-    """Several models on the same workers."""
+    """A bundle for several models on the same workers."""
     memory_mb = config.workers.memory_mb
     models = [_candidates(config.of(model), one) for model, one in zip(config.models, manifest.models, strict=True)]
     why = f"{len(models)} models share the workers"
@@ -200,21 +200,21 @@ def _bundle_name(manifest: Manifest) -> str:
 
 
 def _expected(config: Config, manifest: Manifest, longest: int) -> tuple[dict[int, int], str]:
-    """Requests by length, and what they are, for people: as configured, else those that the repository was built for,
-    else any."""
+    """Requests by length, with a description for people: the configured ones, else those that the repository was built
+    for, else any."""
     wanted, built_for = config.deployment.lengths, manifest.options.get("histogram")
     if wanted is not None:
         expected = traffic(wanted, longest)
         return expected.by_length, expected.text
     if isinstance(built_for, str):
-        with contextlib.suppress(ConfigError):  # a file that was there when the model was built
+        with contextlib.suppress(ConfigError):  # a file that existed when the model was built
             expected = traffic(built_for, longest)
             return expected.by_length, expected.text
     return alike(longest), "lengths that are not known"
 
 
 def _wanted(config: Config, manifest: Manifest, runtimes: Sequence[Runtime], share: float = 1.0) -> tuple[Wanted, str]:
-    """What memory is shared out for, and the lengths that it is for, in words."""
+    """The input for sharing out memory, and a description of its lengths."""
     counts, over = _expected(config, manifest, max(runtime.max_length for runtime in runtimes))
     return Wanted(list(runtimes), counts, config.model.slo_ms, share), over
 
@@ -222,7 +222,7 @@ def _wanted(config: Config, manifest: Manifest, runtimes: Sequence[Runtime], sha
 def _fitting(
     config: Config, manifest: Manifest, runtimes: Sequence[Runtime], memory_mb: int
 ) -> tuple[list[Runtime], str]:
-    """The runtimes that memory holds, and why these, for people."""
+    """The runtimes that fit into memory, with the reason, for people."""
     wanted, over = _wanted(config, manifest, runtimes)
     held = best(wanted, memory_mb=memory_mb)
     if len(held.runtimes) == len(runtimes):

@@ -1,7 +1,7 @@
-"""Whether the longest runtime, which alone serves every request, is in service, and who serves it meanwhile.
+"""Tracks whether the longest runtime, which alone serves every request, is in service, and which worker covers for it.
 
-That is asked of the gateway's statistics: the pool learns late that a worker hangs, the gateway, which sends to it,
-learns sooner. No I/O, one event loop.
+The gateway's statistics decide: the pool learns late that a worker hangs; the gateway, which sends to it, learns
+sooner. No I/O, one event loop.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from arlo.planning.placement.replacement import stand_in
 
 log = logging.getLogger("arlo.control")
 
-STALE_S = 2.0  # statistics that stay the same for so long say nothing of now
+STALE_S = 2.0  # statistics unchanged for this long say nothing about the present
 
 
 class ActiveInstances:
-    """Which instances the gateway sends to, from the newest arlo.v1.Stats."""
+    """The instances that the gateway sends to, from the newest arlo.v1.Stats."""
 
     def __init__(self) -> None:
         self._last: Any = None
         self._fresh_s = 0.0
         self._active: frozenset[tuple[str, str]] = frozenset()
-        self._missing: dict[str, float] = {}  # runtime -> since when none of its instances has been active
+        self._missing: dict[str, float] = {}  # runtime -> the moment since which none of its instances has been active
 
     def see(self, stats: Any, now_s: float) -> None:
-        """The newest statistics, the same object again where none came since; None where there never were any."""
+        """Take the newest statistics: the same object again if there are no newer ones, None before the first ones."""
         if stats is None or stats is self._last:
             return
         self._last, self._fresh_s = stats, now_s
@@ -38,40 +38,40 @@ class ActiveInstances:
         self._active = frozenset((item.worker, item.runtime) for item in stats.instances if item.state == active)
 
     def known(self, now_s: float) -> bool:
-        """Whether the gateway tells."""
+        """Whether the gateway's statistics are fresh."""
         return self._last is not None and now_s - self._fresh_s < STALE_S
 
     def has(self, worker: str, runtime: str) -> bool:
-        """Whether the gateway sent to this instance when it told last."""
+        """Whether the gateway sent to this instance at the last report."""
         return (worker, runtime) in self._active
 
     def missing_s(self, runtime: str, now_s: float) -> float:
-        """For how long no instance of a runtime has been active; 0 while the gateway does not tell."""
+        """Seconds for which no instance of a runtime has been active; 0 while the statistics are stale."""
         if not self.known(now_s) or any(name == runtime for _, name in self._active):
             self._missing.pop(runtime, None)
             return 0.0
         return now_s - self._missing.setdefault(runtime, now_s)
 
     def answers(self, worker: str, runtime: str, now_s: float) -> bool:
-        """Whether an instance that is to serve does, as far as the gateway tells."""
+        """Whether a serving instance answers, as far as the gateway's statistics show."""
         return not self.known(now_s) or self.has(worker, runtime)
 
 
 class Cover:
-    """Another worker that serves the longest runtime beside its own, or instead of it, while its own ones cannot."""
+    """A worker that also, or instead, serves the longest runtime while that runtime's usual workers cannot."""
 
     def __init__(self, runtimes: Iterable[Runtime]) -> None:
         self._lengths = {runtime.name: runtime.max_length for runtime in runtimes}
         self.worker: str | None = None
-        self.runtime = ""  # that it serves beside its own, or instead
+        self.runtime = ""  # the runtime that it serves in addition to, or instead of, its usual one
 
     def choose(self, longest: str, serving: Mapping[str, str], has_loaded: Callable[[str], bool]) -> str | None:
-        """The worker to take of those that serve (worker -> runtime) something else; None where there is none."""
+        """The worker to take, of those that serve another runtime (worker -> runtime); None if there is none."""
         ready = next((worker for worker in serving if has_loaded(worker)), None)
         return ready if ready is not None else stand_in(serving, self._lengths)
 
     def begin(self, worker: str, longest: str, *, missing_s: float, restarting: list[str]) -> None:
-        """It is this worker."""
+        """Start the cover on this worker."""
         emit(
             log,
             "cover_started",
@@ -84,11 +84,11 @@ class Cover:
         self.worker, self.runtime = worker, longest
 
     def end(self) -> None:
-        """The runtime has an instance of its own again."""
+        """End the cover: the runtime has a regular instance again."""
         emit(log, "cover_ended", worker=self.worker, runtime=self.runtime)
         self.worker = None
 
     def give_up(self, worker: str) -> None:
-        """It did not come up on this worker."""
+        """Record that the runtime did not come up on this worker."""
         if self.worker == worker:
             self.worker = None

@@ -1,9 +1,9 @@
-"""What the gateway is to serve now: instances and endpoints, applied whole, read back from the gateway's own answers.
+"""The gateway's deployment: instances and endpoints, applied whole, read back from the gateway's answers.
 
 The reconciler changes `instances`, then calls ensure(). Nothing here decides. One event loop.
 
-A deployment names its owner. Two control planes on one gateway would apply over each other for ever; the one that says
-it started earlier keeps it, the other one ends with OtherControlPlaneError.
+A deployment names its owner. Two control planes on one gateway would overwrite each other for ever; the one with the
+earlier start keeps it, the other ends with OtherControlPlaneError.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = logging.getLogger("arlo.control")
 
 POLL_S = 0.02
 JOIN_TIMEOUT_S = 30.0
-OBJECT_S = 5.0  # an owner that lives looks every DEPLOYMENT_POLL_S whether the deployment is still its own
+OBJECT_S = 5.0  # a live owner checks every DEPLOYMENT_POLL_S that the deployment still belongs to it
 LAST_VERSION = (1 << 64) - 1
 
 
 class OtherControlPlaneError(GatewayError):
-    """The gateway belongs to another control plane that lives."""
+    """The gateway belongs to another live control plane."""
 
 
 class VersionSpentError(GatewayError):
@@ -42,7 +42,7 @@ class VersionSpentError(GatewayError):
 
 
 def owner_label(started_at_ms: int) -> str:
-    """Who we are: ordered by the time of the start, and of no other process."""
+    """A unique name for this process that sorts by start time."""
     return f"{started_at_ms:013d} {socket.gethostname()} {os.getpid()}"
 
 
@@ -53,17 +53,17 @@ class Deployments:
         self._mode = mode
         self._counters = counters
         self._owner = owner
-        self._owns = False  # whether a deployment of ours has been in force
+        self._owns = False  # whether one of our deployments has been in force
         self._lock = asyncio.Lock()
         self._admin: AdminClient | None = None
         self.instances: dict[
             str, list[str]
-        ] = {}  # worker -> runtimes that are to serve on it; two while one replaces the other
+        ] = {}  # worker -> runtimes that it should serve; two while one replaces the other
         self.endpoints: dict[str, str] = {}
         self.always: set[str] = set()  # runtimes that are listed even without an instance
         self.version = 0  # in force, as last seen
         self.point: str | None = None  # of the cascade; None: the configuration's
-        self.flow_plan: Any | None = None  # of the pipeline, an arlo.v1.PipelinePlan; None: there is none yet
+        self.flow_plan: Any | None = None  # of the pipeline, an arlo.v1.PipelinePlan; None: none yet
 
     @property
     def admin(self) -> AdminClient:
@@ -76,8 +76,8 @@ class Deployments:
         self._admin = self.client(address)
 
     def client(self, address: str, *, timeout_s: float = 10.0) -> AdminClient:
-        """A further connection, to any gateway, about our model."""
-        # A gateway that has one model is asked for that, whatever its name was before.
+        """Another connection, to any gateway, for our model."""
+        # A gateway with one model is asked for that one, under any earlier name.
         shared, model = self._mode.config.gateway.several_models, self._mode.models[0]
         return AdminClient(address, model=model if shared else "", beside=shared, timeout_s=timeout_s)
 
@@ -87,9 +87,9 @@ class Deployments:
             await self._admin.close()
 
     async def claim(self) -> None:
-        """Take the deployment in force over, as it is. OtherControlPlaneError when its owner lives and objects.
+        """Take over the deployment in force unchanged. OtherControlPlaneError when its owner is alive and objects.
 
-        One that released it, or none, costs no time; one that was killed is waited for in vain for OBJECT_S.
+        A released deployment, or none, costs no time; if the owner was killed, this waits OBJECT_S for an objection.
         """
         async with self._lock:
             current = await self.admin.get_deployment()
@@ -105,7 +105,7 @@ class Deployments:
             self._check_owner(await self.admin.get_deployment(), owns=True)
 
     async def release(self) -> None:
-        """Give the deployment up: it stays in force without an owner. GatewayError when the gateway cannot be told."""
+        """Release the deployment: it stays in force without an owner. GatewayError if the gateway cannot be reached."""
         async with self._lock:
             current = await self.admin.get_deployment()
             if self._owns and current.owner == self._owner:
@@ -113,19 +113,19 @@ class Deployments:
                 await self.admin.apply(current)
 
     async def ensure(self, *, states: bool = False) -> None:
-        """Apply what is wanted unless it is in force already; its version follows the one in force.
+        """Apply the wanted deployment unless it is in force already; its version follows the one in force.
 
-        `states`: apply it too when another program has drained an instance that is to serve.
+        `states`: also apply it when another program has drained an instance that should serve.
         GatewayError when the gateway refuses it or cannot be reached.
         """
         async with self._lock:
             current = await self.admin.get_deployment()
             self._check_owner(current, owns=self._owns)
-            # A worker that is just being placed somewhere has no endpoint.
+            # A worker that is just being placed has no endpoint.
             known = [worker for worker in sorted(self.instances) if self.endpoints.get(worker)]
             pairs = [(worker, name) for worker in known for name in self.instances[worker]]
             if not pairs and not self.always:
-                return  # nothing to say yet
+                return  # nothing to apply yet
             wanted = deployment_message(
                 self._mode,
                 pairs,
@@ -155,7 +155,7 @@ class Deployments:
             )
 
     async def _drained(self, pairs: list[tuple[str, str]]) -> list[str]:
-        """Instances that are to serve, but were taken out of service by a call of Drain that was not ours."""
+        """Instances that should serve, but were taken out of service by a Drain call that was not ours."""
         state = proto.message("InstanceStats").State.Value
         wanted = {instance_id(*pair) for pair in pairs}
         out = (state("STATE_DRAINING"), state("STATE_DRAINED"))
@@ -172,7 +172,7 @@ class Deployments:
         emit(log, "other_control_plane", level=logging.ERROR, owner=current.owner)
 
     async def adopt(self) -> dict[str, list[str]]:
-        """What the gateway serves of our runtimes now: worker -> runtimes, for workers at known endpoints."""
+        """Our runtimes that the gateway serves now: worker -> runtimes, for workers at known endpoints."""
         current = await self.admin.get_deployment()
         self.version = current.version
         self._mode.take_over(current, self)
@@ -184,7 +184,7 @@ class Deployments:
         return found
 
     async def is_last(self, worker: str, names: list[str]) -> bool:
-        """Whether one of these instances of a worker is the last in service of a runtime in `always`."""
+        """Whether one of these instances of a worker is the last one in service for a runtime in `always`."""
         if not self.always & set(names):
             return False
         active = proto.message("InstanceStats").State.Value("STATE_ACTIVE")
@@ -197,9 +197,9 @@ class Deployments:
         return not {name for _, name in leaving} <= {name for _, name in serving - leaving}
 
     async def until_gone(self, pairs: list[tuple[str, str]], *, timeout_s: float) -> None:
-        """Wait until the last request of instances that are no longer in the deployment has been answered.
+        """Wait until the last request of instances that have left the deployment has been answered.
 
-        (Not the gateway's Drain: a deployment applied meanwhile for another worker would bring the instance back.)
+        (The gateway's Drain won't do: a deployment applied meanwhile for another worker would bring the instance back.)
         """
         gone = {instance_id(*pair) for pair in pairs}
         try:
@@ -212,7 +212,7 @@ class Deployments:
             ) from None
 
     async def until_active(self, pairs: list[tuple[str, str]], *, timeout_s: float = JOIN_TIMEOUT_S) -> None:
-        """Wait until the gateway sends to these instances; GatewayError that names those it does not find ready."""
+        """Wait until the gateway sends to these instances; GatewayError names those that it does not find ready."""
         active = proto.message("InstanceStats").State.Value("STATE_ACTIVE")
         waiting = {instance_id(*pair) for pair in pairs}
         try:

@@ -1,4 +1,4 @@
-"""What is observed of the workers, and which of them a plan may count on. One event loop."""
+"""The observed state of the workers, and which of them a plan may count on. One event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arlo.workers.pool import WorkerInfo, WorkerPool
 
 log = logging.getLogger("arlo.control")
 
-GRACE_S = 5.0  # a worker that has been away for longer is taken for lost, and a plan made without it
+GRACE_S = 5.0  # a worker away for longer counts as lost, and a plan is made without it
 
 
 class Fleet:
@@ -40,7 +40,7 @@ class Fleet:
         self.infos: dict[str, WorkerInfo] = {}
 
     async def observe(self) -> set[str]:
-        """Ask the pool; note what changed. Returns workers that are gone for good. WorkerError when it cannot say."""
+        """Poll the pool and note changes. Returns workers that are gone for good. WorkerError when the pool fails."""
         now_s = monotonic_s()
         infos = {info.id: info for info in await self._pool.workers()}
         moved = False
@@ -52,7 +52,7 @@ class Fleet:
             elif now_s - self._away_since_s.setdefault(worker, now_s) >= GRACE_S:
                 self._lose(worker)
             if self._deployments.endpoints.get(worker) != info.endpoint:
-                # What served elsewhere is gone; what is loaded here joins like anything that was loaded.
+                # Instances at the old endpoint are gone; runtimes loaded at the new one join like any others.
                 moved = self._deployments.instances.pop(worker, None) is not None or moved
                 self._deployments.endpoints[worker] = info.endpoint
         gone = self.infos.keys() - infos.keys()
@@ -62,30 +62,30 @@ class Fleet:
             self._probation.gone(worker)
             moved = self._deployments.instances.pop(worker, None) is not None or moved
         self.infos = infos
-        if moved:  # Ray started a worker on another node, or one is gone for good
+        if moved:  # Ray started a worker on another node, or a worker is gone for good
             with contextlib.suppress(ArloError):
                 await self._deployments.ensure()
         return gone
 
     def ready(self, worker: str) -> bool:
-        """Whether its process answers."""
+        """Whether the worker's process answers."""
         info = self.infos.get(worker)
         return info is not None and info.state == "ready"
 
     def loaded(self, worker: str) -> list[str]:
-        """Our runtimes that it has loaded."""
+        """Our runtimes that the worker has loaded."""
         info = self.infos.get(worker)
         return [name for name in info.runtimes if name in self._runtimes] if info is not None else []
 
     def left_out(self, worker: str) -> bool:
-        """Whether it was lost again and again and has not stayed for long enough; not where there is no other one."""
+        """Whether it was lost repeatedly and has not stayed long enough since; False if it is the only one."""
         now_s = monotonic_s()
         return self._probation.left_out(worker, now_s) and any(
             other != worker and self.ready(other) and not self._probation.left_out(other, now_s) for other in self.infos
         )
 
     def usable(self, worker: str, *, grace_s: float) -> bool:
-        """Whether a plan may count on it: it is ready, and stays so; or has been away for less than `grace_s`."""
+        """Whether a plan may count on it: it is ready and trusted, or has been away for less than `grace_s`."""
         if worker not in self.infos or self.left_out(worker):
             return False
         away = self._away_since_s.get(worker)

@@ -1,4 +1,4 @@
-"""One task per worker that moves it; where that fails, when to try again. One event loop."""
+"""One task per worker that moves it, with retries after failures. One event loop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from arlo.errors import ArloError
 
 log = logging.getLogger("arlo.control")
 
-BACKOFF_S = (0.2, 10.0)  # of a worker that does not get where it should: first, longest
-REPLACE_BACKOFF_S = (1.0, 120.0)  # the same for one that serves something else meanwhile: trying may cost capacity
+BACKOFF_S = (0.2, 10.0)  # first and longest wait for a worker that misses its target
+REPLACE_BACKOFF_S = (1.0, 120.0)  # the same for a worker that serves another runtime: each try may cost capacity
 
 
 @dataclasses.dataclass(slots=True)
 class Trouble:
-    """A worker that did not get where it should, and when to try again."""
+    """A worker that missed its target, and when to retry."""
 
     target: str | None
     error: str
@@ -35,7 +35,7 @@ class Trouble:
 class Jobs:
     """`tasks` and `steps` by worker; `replacing`: workers whose task takes capacity away.
 
-    `failed_with` is told of each error and says whether it has dealt with it; `ended` is called after each task.
+    `failed_with` gets each error and returns whether it has handled it; `ended` is called after each task.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Jobs:
         settles: bool = True,
         replaces: bool = False,
     ) -> None:
-        """Run a job that is to bring a worker to `target`; `settles`: when it is done the worker is there."""
+        """Run a job that moves a worker to `target`; `settles`: the worker is at the target when the job is done."""
         if replaces:
             self.replacing.add(worker)
         guarded = self._guarded(worker, job, target, settles=settles)
         self.tasks[worker] = asyncio.create_task(guarded, name=f"move of {worker}")
 
     async def stop(self) -> None:
-        """Give up on what is under way. Idempotent."""
+        """Cancel all running tasks. Idempotent."""
         tasks = list(self.tasks.values())
         for task in tasks:
             task.cancel()
@@ -79,7 +79,7 @@ class Jobs:
         self.tasks.clear()
 
     def trouble(self, worker: str, target: str | None) -> Trouble | None:
-        """What kept a worker from this target; forgotten when the target is another one."""
+        """The failure that kept a worker from this target; forgotten when the target changes."""
         trouble = self.troubles.get(worker)
         if trouble is not None and trouble.target != target:
             del self.troubles[worker]
@@ -87,7 +87,7 @@ class Jobs:
         return trouble
 
     def failed(self, worker: str, target: str | None, error: str) -> None:
-        """A worker did not get to its target; it is tried again, later each time."""
+        """Record that a worker missed its target; each retry comes later."""
         before = self.troubles.get(worker)
         serves = bool(self._deployments.instances.get(worker))
         first_s, longest_s = REPLACE_BACKOFF_S if serves else BACKOFF_S
@@ -108,17 +108,17 @@ class Jobs:
         )
 
     def step(self, worker: str) -> tuple[WorkerStep, int]:
-        """Where a worker is, and since when (Unix milliseconds)."""
+        """The step that a worker is at, and since when (Unix milliseconds)."""
         return self._steps.get(worker, ("waiting", 0))
 
     def set_step(self, worker: str, step: WorkerStep) -> None:
-        """A worker is there now."""
+        """Record the step that a worker is at."""
         if worker not in self._steps or self._steps[worker][0] != step:
             self._steps[worker] = (step, round(unix_s() * 1000))
             emit(log, "worker_step", level=logging.DEBUG, worker=worker, step=step)
 
     def forget(self, worker: str) -> None:
-        """It has gone."""
+        """Forget a worker that has gone."""
         self._steps.pop(worker, None)
         self.troubles.pop(worker, None)
 
@@ -126,7 +126,7 @@ class Jobs:
         try:
             await job
         except Exception as error:
-            if not isinstance(error, ArloError):  # a fault of ours: the other workers are kept, this one is tried again
+            if not isinstance(error, ArloError):  # a fault of ours: the other workers are kept, this one is retried
                 log.exception("a move failed unexpectedly")
             if not self._failed_with(worker, target, error):
                 self.failed(worker, target, str(error) if isinstance(error, ArloError) else repr(error))

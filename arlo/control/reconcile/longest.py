@@ -1,8 +1,8 @@
-"""The longest runtime is looked after more than the others, as some requests fit no other; of several models that have
-workers of their own what each of them has. One event loop.
+"""Guards the longest runtime more closely than others, as some requests fit no other; where several models have
+separate workers, it guards each model's runtime. One event loop.
 
-While the gateway finds none of its instances well, or the last one is to be restarted, another worker serves it beside
-its own runtime.
+While the gateway finds none of its instances healthy, or the last one is about to be restarted, another worker serves
+it in addition to its usual runtime.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LongestRuntime:
         self._wake = wake
 
     def look_after(self, held: Set[str], now_s: float) -> None:
-        """Begin or end the cover. `held`: workers that stay as they are."""
+        """Begin or end the cover. `held`: workers that must stay as they are."""
         situation = self._situation
         kept = sorted(situation.desired.longest())
         missing_s = {name: situation.active.missing_s(name, now_s) for name in kept}

@@ -1,13 +1,13 @@
-"""How one worker gets from one runtime to another without losing a request.
+"""Moves one worker from one runtime to another without losing a request.
 
     drain in the gateway -> unload -> wait until Triton says unloaded -> load -> warm up -> verify -> join
 
 With make_before_break the new runtime is loaded, warmed up and joined first, and the old one drained after that: no
-capacity is lost. Where the worker's memory does not hold two engines that load fails, and the caller takes the order
+capacity is lost. Where the worker's memory does not hold two engines that load fails, and the caller uses the order
 above for a while (overlap.py).
 
-Each function may be cancelled, or its process killed, between any two steps: what is left is an instance too many or
-too few on this worker, which the reconciler sees and mends. Every function raises ArloError when a step fails.
+Each function may be cancelled, or its process killed, between any two steps: that leaves an instance too many or too
+few on this worker, which the reconciler sees and repairs. Every function raises ArloError when a step fails.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from arlo.workers.pool import WorkerInfo, WorkerPool
 
 log = logging.getLogger("arlo.control")
 
-Probe = Callable[..., Awaitable[None]]  # as warm_up
+Probe = Callable[..., Awaitable[None]]  # same signature as warm_up
 
-WARMUP_REQUESTS = 3  # that a runtime answers before it joins; its answers are checked
-UNLOAD_TIMEOUT_S = 30.0  # its last request has been answered by then; what takes longer does not end at all
+WARMUP_REQUESTS = 3  # requests that a runtime answers before it joins; its answers are checked
+UNLOAD_TIMEOUT_S = 30.0  # its last request has been answered by then; an unload that takes longer never ends
 
 
 class NoRoomError(WorkerError):
@@ -41,7 +41,7 @@ class NoRoomError(WorkerError):
 
 
 class Mover:
-    """See the module. `set_step` is told where a worker is."""
+    """See the module. `set_step` is called with each worker's step."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class Mover:
         self._probe = probe
 
     async def prepare(self, worker: str, name: str) -> None:
-        """Load, warm up and verify: after this the gateway may send to it.
+        """Load, warm up and verify a runtime: after this the gateway may send to it.
 
-        On a worker that serves nothing, what else is loaded is unloaded first: there may be no room for both.
+        On a worker that serves nothing, other loaded runtimes are unloaded first: there may be no room for both.
         """
         began_s = monotonic_s()
         info = await self._info(worker)
@@ -108,7 +108,7 @@ class Mover:
         emit(log, "runtime_loaded", worker=worker, runtime=name, seconds=round(monotonic_s() - began_s, 3))
 
     async def join(self, worker: str, name: str) -> None:
-        """Make a runtime ready on a worker that serves nothing (or has lost it), and let the gateway send to it."""
+        """Prepare a runtime on a worker that serves nothing (or has lost it), and let the gateway send to it."""
         await self.prepare(worker, name)
         await self._enter(worker, name)
         self._set_step(worker, "steady")
@@ -124,21 +124,21 @@ class Mover:
         await self._unload(worker, names)
 
     async def stand_by(self, worker: str, name: str) -> None:
-        """Let a worker serve a runtime beside its own. NoRoomError when its memory does not hold both."""
+        """Let a worker serve an additional runtime. NoRoomError when its memory does not hold both."""
         await self._prepare_beside(worker, name)
         await self._enter(worker, name)
         self._set_step(worker, "steady")
 
     async def finish(self, worker: str, name: str, others: list[str]) -> None:
-        """The second half of a make-before-break that was cut short: `name` serves, and nothing else does."""
+        """Finish an interrupted make-before-break: `name` serves, and every other runtime is taken down."""
         await self._enter(worker, name)
         await self.take_down(worker, others)
 
     async def replace(self, worker: str, name: str | None, *, overlap: bool, interrupts: bool = False) -> None:
-        """Move a worker that serves to another runtime, or to none.
+        """Move a serving worker to another runtime, or to none.
 
         `interrupts`: the last instance of the longest runtime may be taken out of service, as there is no other way.
-        NoRoomError, with the old runtime still serving, when `overlap` asks for more memory than there is.
+        NoRoomError, with the old runtime still serving, when `overlap` needs more memory than there is.
         """
         before = [old for old in self._deployments.instances.get(worker, []) if old != name]
         began_s = monotonic_s()
@@ -165,7 +165,7 @@ class Mover:
         )
 
     async def recycle(self, worker: str, *, interrupts: bool = False) -> None:
-        """Restart a worker's process and let it serve again what it served."""
+        """Restart a worker's process and let it serve its runtimes again."""
         names = list(self._deployments.instances.get(worker, []))
         began_s = monotonic_s()
         await self._leave(worker, names, interrupts=interrupts)
@@ -188,7 +188,7 @@ class Mover:
             raise
 
     async def _break_before_make(self, worker: str, before: list[str], name: str, *, interrupts: bool) -> float:
-        """Returns the seconds from drain to join. When the new runtime does not come up, the old one is put back."""
+        """Returns the seconds from drain to join. If the new runtime does not come up, the old one is restored."""
         began_s = monotonic_s()
         await self._leave(worker, before, interrupts=interrupts)
         await self._unload(worker, before)
@@ -228,7 +228,7 @@ class Mover:
         await self._deployments.until_gone([(worker, name) for name in names], timeout_s=timeout_s)
 
     async def _unload(self, worker: str, names: list[str]) -> None:
-        await self._emptied(worker, names)  # (a control plane before us may have been killed while they drained)
+        await self._emptied(worker, names)  # (an earlier control plane may have been killed while they drained)
         self._set_step(worker, "unloading")
         for name in names:
             await self._pool.unload(worker, name, timeout_s=UNLOAD_TIMEOUT_S)

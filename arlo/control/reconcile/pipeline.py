@@ -1,4 +1,4 @@
-"""A pipeline as the gateway is told of it: a flow file and [pipeline] as an arlo.v1.Pipeline."""
+"""Converts a pipeline for the gateway: a flow file and [pipeline] as an arlo.v1.Pipeline."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from arlo.planning.flows.problem import FlowPlan
 LOGITS = "logits"  # the output that guards judge
 IMPORTANCE = "importance"  # the output that says which tokens matter
 SCORES: dict[str, str] = {"calibrated_max": "max", "margin": "margin", "entropy": "entropy"}
-LOOKED_AT = 12  # batches, whose plan takes a few hundred microseconds at worst
-SOON_US = 100_000  # what waits is to be through in that time, or a quarter of the SLO; not less than two full batches
+LOOKED_AT = 12  # batches; planning them takes a few hundred microseconds at worst
+SOON_US = 100_000  # waiting rows should end in this time, or a quarter of the SLO; not less than two full batches
 
 
 def fill_pipeline(
@@ -123,7 +123,7 @@ def fill_pipeline(
 
 
 def _fill_rule(rule: Any, name: str, slo_ms: float, variants: Sequence[FlowVariant]) -> None:
-    """OTAS's section V, with times by the SLO: it has 0.5 s and 2 s for SLOs of 0.6 and 1 s."""
+    """The rule of OTAS's section V, with times scaled to the SLO: it has 0.5 s and 2 s for SLOs of 0.6 and 1 s."""
     slo_us = max(round(1000 * slo_ms), 1)
     batch = min(each.max_batch for each in variants)
     longest_us = max(each.latency_ns(batch, len(each.max_lengths) - 1) for each in variants) // 1000
@@ -139,9 +139,8 @@ def _fill_rule(rule: Any, name: str, slo_ms: float, variants: Sequence[FlowVaria
 
 
 def first_price(values: Sequence[float], works_s: Sequence[float]) -> float:
-    """What a worker-second buys where the variant of the greatest value (accuracy less its energy) first gives way to a
-    quicker one: what a plan's price would be at a load just above what that variant carries. 0 where no other one is
-    quicker."""
+    """The value of a worker-second where the variant of the greatest value (accuracy less its energy) first gives way
+    to a quicker one: a plan's price at a load just above that variant's capacity. 0 where no other one is quicker."""
     best = max(range(len(works_s)), key=lambda v: (values[v], -works_s[v]))
     return min(
         (
@@ -176,7 +175,7 @@ def plan_message(numbers: Numbers, plan: FlowPlan, *, shared: bool) -> Any:
 
 
 def kept_plan(config: PipelineConfig | None, current: Any) -> Any | None:
-    """The plan of a deployment in force, an arlo.v1.Deployment, where it is of the same flow."""
+    """The plan of a deployment in force, an arlo.v1.Deployment, if it is for the same flow."""
     for pipeline in current.pipelines:
         if config is None or pipeline.name != pipeline_name(config) or not pipeline.plan.planner:
             continue
@@ -187,7 +186,7 @@ def kept_plan(config: PipelineConfig | None, current: Any) -> Any | None:
 
 
 def traffic_counts(stats: Any) -> list[StageCounts]:
-    """Of an arlo.v1.Stats of a pipeline, stage by stage."""
+    """Counts of a pipeline's arlo.v1.Stats, stage by stage."""
     return [
         StageCounts(
             stage.arrived, tuple(VariantCounts(one.answered, one.ended, tuple(one.made)) for one in stage.variants)
@@ -232,7 +231,7 @@ def _fill_guard(item: Any, edge: FlowEdge, labels: tuple[str, ...]) -> None:
     if isinstance(guard.at_least, float | int):
         item.at_least = guard.at_least
     if isinstance(guard.below, float | int) and guard.below > 0:
-        item.below.add(length=1, value=guard.below)  # of rows of any length
+        item.below.add(length=1, value=guard.below)  # for rows of any length
     for label in guard.label_in:
         if label not in labels:
             raise ConfigError(f"edge {edge.name}: {edge.tail!r} has no label {label!r}; known: {', '.join(labels)}")
@@ -245,7 +244,7 @@ def _outcomes(folder: str) -> Outcomes:
 
 
 def records_of(flow: Flow) -> RowOutcomes | None:
-    """What was recorded of a flow's variants, read once. ConfigError when it is damaged."""
+    """The recorded answers of a flow's variants, read once. ConfigError when the file is damaged."""
     return _outcomes(flow.records).of(flow) if flow.records else None
 
 

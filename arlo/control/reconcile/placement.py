@@ -1,7 +1,7 @@
-"""What is desired, as values: configuration + manifest -> plan -> placement -> the gateway's Deployment. Pure, but for
-the tokenizers' files.
+"""The desired state, as values: configuration + manifest -> plan -> placement -> the gateway's Deployment. Pure, except
+that it reads the tokenizers' files.
 
-A `Plan` says how many instances of each runtime there should be; `place` says which worker has which. The plan comes
+A `Plan` gives the number of instances of each runtime; `place` assigns runtimes to workers. The plan comes
 from the configuration.
 """
 
@@ -31,12 +31,12 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Instances in all."""
+        """The total number of instances."""
         return sum(count for _, count in self.instances)
 
 
 def plan_from_config(config: Config, manifest: Manifest) -> Plan:
-    """The allocation of the configuration in terms of the manifest's runtimes; ConfigError for a length it lacks."""
+    """The configured allocation in terms of the manifest's runtimes; ConfigError for a length that it lacks."""
     static = {runtime.max_length: runtime for runtime in manifest.runtimes if not runtime.dynamic}
     dynamic = dynamic_runtime(manifest)
     wanted: list[tuple[Runtime, int]] = []
@@ -59,7 +59,7 @@ def plan_from_config(config: Config, manifest: Manifest) -> Plan:
 
 
 def place(plan: Plan, workers: Sequence[str]) -> dict[str, str]:
-    """Give workers to instances in order. ConfigError when there are fewer workers than instances."""
+    """Assign workers to instances in order. ConfigError when there are fewer workers than instances."""
     if len(workers) < plan.total:
         raise ConfigError(f"{plan.total} instances need as many workers, but there are {len(workers)}")
     runtimes = [name for name, count in plan.instances for _ in range(count)]
@@ -67,7 +67,7 @@ def place(plan: Plan, workers: Sequence[str]) -> dict[str, str]:
 
 
 def service_us(runtime: Runtime) -> float:
-    """Time of one request at the runtime's max_length, alone on it (or its share of the smallest measured batch)."""
+    """Time of one request at the runtime's max_length, run alone (or its share of the smallest measured batch)."""
     batch = runtime.table.batches()[0]
     return runtime.latency_ns(batch) / batch / 1000
 
@@ -84,10 +84,10 @@ def deployment_message(
 ) -> Any:
     """The arlo.v1.Deployment of instances, (worker id, runtime name) each. `endpoints`: worker id -> host:port.
 
-    Only runtimes that are placed are in it, and those named in `always`: each is a level of the multi-level queue, and
-    a level that never has an instance would make every request for it count as demoted, and be peeked at in vain.
-    `always` is for the longest one, so that a request that only it fits waits for it while it is being moved.
-    `more` adds what the mode tells of the flow.
+    It contains only placed runtimes and those named in `always`: each is a level of the multi-level queue, and a level
+    that never has an instance would make every request for it count as demoted, and be peeked at in vain. `always` is
+    for the longest one, so that a request that fits only it waits while that runtime is being moved.
+    `more` adds the flow's settings from the mode.
     """
     config, manifest = mode.config, mode.manifest
     message = proto.message("Deployment")(version=version, owner=owner)
@@ -173,12 +173,12 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
 
 
 def instance_id(worker: str, runtime: str) -> str:
-    """The id of an instance in the gateway."""
+    """The gateway's id for an instance."""
     return f"{worker}.{runtime}"
 
 
 def same_content(left: Any, right: Any) -> bool:
-    """Whether two Deployments differ in nothing but the version."""
+    """Whether two Deployments differ only in version."""
     first, second = type(left)(), type(left)()
     first.CopyFrom(left)
     second.CopyFrom(right)

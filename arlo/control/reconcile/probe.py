@@ -1,7 +1,7 @@
 """Warm-up and verification of a runtime on its worker, before the gateway may send to it.
 
 A runtime's first requests are slow (memory is allocated, kernels are chosen), and an engine that loads may still be
-broken. So a few requests of the longest length go straight to the worker, and what comes back is checked.
+broken. So a few requests of the longest length go straight to the worker, and the answers are checked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from arlo.errors import WorkerError
 
 
 def request_for(manifest: Manifest, runtime: Runtime, rows: int) -> Any:
-    """A ModelInferRequest of `rows` rows of max_length tokens: ids 1, mask 1, everything else its pad value;
-    BYTES are empty. Of several tasks it is the last one, so that an engine that lacks some is found."""
+    """A ModelInferRequest of `rows` rows of max_length tokens: ids 1, mask 1, every other input its pad value;
+    BYTES are empty. With several tasks it names the last one, so that an engine that lacks some is found."""
     request = service_pb2.ModelInferRequest(model_name=runtime.name)
     for tensor in manifest.inputs:
         dtype = triton_to_np_dtype(tensor.datatype)
@@ -56,7 +56,7 @@ def check_answer(manifest: Manifest, runtime: Runtime, rows: int, answer: Any) -
         if output is None:
             raise WorkerError(f"{runtime.name} answers without the output {wanted.name}: {_again()}")
         if wanted.of_children:
-            continue  # however many there are
+            continue  # any number of them
         if output.datatype != wanted.datatype or not _fits(wanted, runtime, rows, list(output.shape)):
             raise WorkerError(
                 f"{runtime.name} answers {wanted.name} as {output.datatype} {list(output.shape)}, the manifest says "
@@ -74,12 +74,12 @@ def check_answer(manifest: Manifest, runtime: Runtime, rows: int, answer: Any) -
                 raise WorkerError(f"{runtime.name} answers {wanted.name} with values that are not finite: {_again()}")
 
 
-# A live server was seen to refuse a connection, twice in some hundred starts; one that is gone does so again.
+# A live server was seen to refuse a connection, twice in some hundred starts; a dead one refuses again.
 CONNECT_AGAIN_S = (0.1, 0.2, 0.4)
 
 
 async def warm_up(endpoint: str, manifest: Manifest, runtime: Runtime, *, requests: int, timeout_s: float) -> None:
-    """Send `requests` requests of one row, and one of max_batch rows, one after the other, and check each answer.
+    """Send `requests` requests of one row and one of max_batch rows, one after the other, and check each answer.
 
     WorkerError when one fails, is wrong, or takes longer than `timeout_s`.
     """

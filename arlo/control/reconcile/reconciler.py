@@ -1,12 +1,12 @@
-"""Makes what is observed what is desired: each worker's runtime, one small step after the other, no request lost.
+"""Brings the observed state to the desired one: each worker's runtime, in small steps, without losing a request.
 
-Desired: worker -> runtime, and workers that are to go. Observed: what each worker has in memory (Triton's own
-repository index) and what the gateway sends to it (situation.py). Every pass compares the two anew and starts what is
-missing, so it does not matter at which step an earlier control plane was killed.
+Desired: worker -> runtime, and workers that are to go. Observed: the runtimes in each worker's memory (Triton's
+repository index) and the instances that the gateway sends to (situation.py). Every pass compares the two and starts the
+missing steps, so it does not matter at which step an earlier control plane was killed.
 
-A worker is moved by one task (moves.py). Repairs, which take no capacity away, start at once (repairs.py); replacements
-start in small batches, the next one when the last is done (replacements.py); the longest runtime is looked after in
-longest.py. One event loop.
+A worker is moved by one task (moves.py). Repairs, which take no capacity away, start at once (repairs.py);
+replacements start in small batches, each when the last is done (replacements.py); longest.py guards the longest
+runtime. One event loop.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Reconciler:
         self._deployments = deployments
         self._counters = counters
         self._wake = asyncio.Event()
-        self.active = ActiveInstances()  # what the gateway sends to
+        self.active = ActiveInstances()  # the instances that the gateway sends to
         self.stats: Callable[[], Any] = lambda: None  # the newest arlo.v1.Stats that was read elsewhere
         runtimes = {runtime.name: runtime for runtime in manifest.runtimes}
         self._wanted = Desired(runtimes, by_model=mode.dedicated)
@@ -100,12 +100,12 @@ class Reconciler:
             wake=self._wake.set,
         )
 
-    # --- what others ask and tell ---
+    # --- queries and orders ---
 
     def want(self, placement: Mapping[str, str], demand: Sequence[float] = (), *, urgent: bool = False) -> None:
-        """From now on this is desired: worker -> runtime; workers left out are emptied. `demand`: see Desired.
+        """Set the desired placement, worker -> runtime; workers left out are emptied. `demand`: see Desired.
 
-        `urgent`: what serves now is so unfit that all workers may be moved at a time, as long as each serves on.
+        `urgent`: the current placement is so unfit that all workers may move at once, as long as each keeps serving.
         """
         self._wanted.placement = dict(placement)
         self._wanted.urgent = urgent
@@ -126,7 +126,7 @@ class Reconciler:
         self._wake.set()
 
     def restart_unfit(self, worker: str, reason: str) -> None:
-        """As recycle(), for a worker that only a restart can help: wherever it is, and not again for a while."""
+        """Restart a worker that nothing else helps, in any state, but not again for a while; see recycle()."""
         if not self._pool.restartable:
             emit(log, "worker_unfit", level=logging.ERROR, worker=worker, restarted=False, error=reason)
         elif self._restarts.ask_unfit(worker, monotonic_s()):
@@ -134,27 +134,27 @@ class Reconciler:
             self._wake.set()
 
     def wake(self) -> None:
-        """Look again now."""
+        """Run another pass now."""
         self._wake.set()
 
     @property
     def desired(self) -> Mapping[str, str]:
-        """Worker -> runtime, as it is wanted."""
+        """The desired placement, worker -> runtime."""
         return self._wanted.placement
 
     @property
     def kept(self) -> frozenset[str]:
-        """Runtimes that are always to be served."""
+        """Runtimes that must always be served."""
         return frozenset(self._wanted.longest())
 
     @property
     def infos(self) -> Mapping[str, WorkerInfo]:
-        """The workers, as last seen."""
+        """The workers, as last observed."""
         return self._fleet.infos
 
     @property
     def busy(self) -> bool:
-        """Whether a worker is being moved, or is not yet where it should be."""
+        """Whether a worker is being moved, or has not reached its target yet."""
         return bool(self._jobs.tasks) or any(
             self._deployments.instances.get(worker) != [name] for worker, name in self.desired.items()
         )
@@ -165,11 +165,11 @@ class Reconciler:
         return frozenset(self._wanted.leaving)
 
     def step(self, worker: str) -> tuple[WorkerStep, int]:
-        """Where a worker is, and since when (Unix milliseconds)."""
+        """The step that a worker is at, and since when (Unix milliseconds)."""
         return self._jobs.step(worker)
 
     def error(self, worker: str) -> str | None:
-        """Why a worker is not where it should be."""
+        """The reason why a worker has not reached its target."""
         info, trouble = self._fleet.infos.get(worker), self._jobs.troubles.get(worker)
         return (trouble.error if trouble else None) or (info.error if info else None)
 
@@ -178,20 +178,20 @@ class Reconciler:
         return worker not in self._wanted.leaving and self._fleet.usable(worker, grace_s=grace_s)
 
     def views(self, *, grace_s: float = 0.0, busy: Mapping[str, float] | None = None) -> list[WorkerView]:
-        """All workers but those that are leaving, as planning sees them."""
+        """All workers except leaving ones, as planning sees them."""
         return self._fleet.views(grace_s=grace_s, busy=busy or {}, without=self._wanted.leaving)
 
     # --- life ---
 
     async def observe(self) -> None:
-        """Ask the pool; note what changed. WorkerError when it cannot say."""
+        """Poll the pool and note changes. WorkerError when the pool fails."""
         for worker in await self._fleet.observe():
             self._jobs.forget(worker)
             self._wanted.leaving.discard(worker)
             self._restarts.gone(worker)
 
     async def resume(self) -> bool:
-        """Take over what the gateway serves already; False when that is nothing."""
+        """Take over the runtimes that the gateway serves already; False when there are none."""
         found = await self._deployments.adopt()
         for worker, names in found.items():
             loaded = [name for name in names if name in self._fleet.loaded(worker)]
@@ -201,10 +201,10 @@ class Reconciler:
         return bool(self._deployments.instances)
 
     async def bring_up(self) -> None:
-        """First start: all workers at once. The first error of a worker is raised, as it is.
+        """Start all workers at once for the first time. The first error of a worker is raised unchanged.
 
-        Where something that is wanted is loaded already (the gateway went with an earlier control plane, the workers
-        did not), what comes up serves, and run() goes on trying with the rest; an error is raised when nothing does.
+        If some wanted runtime is loaded already (the gateway ended with an earlier control plane, the workers did not),
+        the runtimes that come up serve, and run() keeps retrying the rest; an error is raised when none does.
         """
         wanted = list(self.desired.items())
         again = any(name in self._fleet.loaded(worker) for worker, name in wanted)
@@ -242,11 +242,11 @@ class Reconciler:
             self._start_tasks()
 
     async def stop(self) -> None:
-        """Give up on what is under way. Idempotent."""
+        """Cancel all running steps. Idempotent."""
         await self._jobs.stop()
 
     def _start_tasks(self) -> None:
-        """One pass: start what is missing."""
+        """Run one pass: start the missing steps."""
         now_s = monotonic_s()
         self.active.see(self.stats(), now_s)
         held = {worker for worker in self._fleet.infos if not self._repairs.start(worker, now_s)}
@@ -254,10 +254,10 @@ class Reconciler:
         if not self._jobs.replacing:
             self._replacements.start(held | self._jobs.tasks.keys(), now_s)
 
-    # --- what went wrong ---
+    # --- errors ---
 
     def _failed_with(self, worker: str, target: str | None, error: Exception) -> bool:
-        """True for an error that is dealt with here."""
+        """Handle an error; True if nothing else has to."""
         now_s = monotonic_s()
         self._cover.give_up(worker)
         if isinstance(error, NoRoomError):

@@ -1,4 +1,4 @@
-"""Steps that take no capacity away: each is started as soon as it is found missing. One event loop."""
+"""Steps that take no capacity away: each starts as soon as the need for it is seen. One event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Repairs:
         self._counters = counters
 
     def start(self, worker: str, now_s: float) -> bool:
-        """Start what is missing at a worker, if anything is. False for one that cannot be moved now."""
+        """Start the repair that a worker needs, if any. False for a worker that cannot be moved now."""
         desired, fleet, jobs = self._situation.desired, self._situation.fleet, self._situation.jobs
         deployments, restarts = self._situation.deployments, self._situation.restarts
         ready = fleet.ready(worker)
@@ -50,7 +50,7 @@ class Repairs:
         elif worker == self._cover.worker:
             return False
         elif target is None and fleet.left_out(worker):
-            return False  # what it has loaded serves, until it is known whether it stays
+            return False  # its loaded runtimes serve until it is known whether it stays
         elif (
             restarting
             and restarts.unfit(worker)
@@ -61,7 +61,7 @@ class Repairs:
         elif not serving and target is not None:
             self._fill(worker, target, trouble, now_s)
         elif target in serving and target not in loaded:
-            # It came back without what it had, or a load was lost: nothing is taken away by loading it again.
+            # It came back without its runtimes, or a load was lost: loading again takes nothing away.
             jobs.start(worker, self._mover.join(worker, target), target)
         elif target in serving and len(serving) > 1:
             others = [name for name in serving if name != target]
@@ -73,7 +73,7 @@ class Repairs:
         return True
 
     def _fill(self, worker: str, target: str, trouble: Trouble | None, now_s: float) -> None:
-        """Give a worker that serves nothing its runtime; where that does not come up, the longest one meanwhile."""
+        """Load the target on a worker that serves nothing; while it fails to come up, load the longest runtime."""
         jobs = self._situation.jobs
         kept = self._situation.desired.longest()
         longest = target if target in kept else next(iter(kept), target)
@@ -87,7 +87,7 @@ class Repairs:
     async def _remove(self, worker: str) -> None:
         deployments = self._situation.deployments
         served = deployments.instances.pop(worker, None)
-        if served is not None:  # it died while it was to leave
+        if served is not None:  # it died while it was leaving
             await deployments.ensure()
         await self._pool.remove(worker)
         self._situation.desired.leaving.discard(worker)

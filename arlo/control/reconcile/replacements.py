@@ -1,4 +1,4 @@
-"""Steps that take capacity away: workers that serve are moved or restarted in small batches. One event loop."""
+"""Steps that take capacity away: serving workers are moved or restarted in small batches. One event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arlo.planning.view import RuntimeView
 
 
 class Replacements:
-    """See the module. arlo.planning.placement.replacement says which workers make a batch; start() begins the next."""
+    """See the module. arlo.planning.placement.replacement chooses the workers of a batch; start() begins the next."""
 
     def __init__(self, config: Config, situation: Situation, mover: Mover, overlap: Overlap) -> None:
         self._config = config
@@ -23,12 +23,12 @@ class Replacements:
         self._overlap = overlap
 
     def start(self, held: Set[str], now_s: float) -> None:
-        """Start the next batch, if there is one; call it when none is under way. `held`: workers that stay."""
+        """Start the next batch, if there is one; call it when none is running. `held`: workers that must stay."""
         fleet, jobs = self._situation.fleet, self._situation.jobs
         placement, longest = self._situation.desired.placement, self._situation.desired.longest()
         instances, overlap = self._situation.deployments.instances, self._overlap.allowed(now_s)
-        # A worker that is down, or that the gateway gets no answer of, carries nothing. (Of the latter, those that are
-        # where they should be are left out; the others are moved, which takes nothing away.)
+        # A worker that is down, or does not answer the gateway, carries nothing. (Of the latter, those already at their
+        # target are left out; the others are moved, which takes nothing away.)
         up = [
             worker
             for worker in fleet.infos
@@ -42,23 +42,23 @@ class Replacements:
         current = {worker: instances[worker][0] if self._situation.serves(worker, now_s) else None for worker in up}
         if self._start_restart(current, held, now_s):
             return
-        if not overlap:  # one worker at a time finds out whether a runtime that did not come up does now
+        if not overlap:  # one worker at a time tries whether a runtime that failed to come up does now
             failing = {trouble.target for trouble in jobs.troubles.values() if now_s < trouble.again_s}
             held = held | {worker for worker in up if placement.get(worker) in failing - {current[worker]}}
         desired = {worker: current[worker] if worker in held else placement.get(worker) for worker in up}
-        # A worker that is held back, or away, may be the one that is to take over the longest runtime: wait for it.
+        # A worker that is held, or away, may be the one that will take over the longest runtime: wait for it.
         heirs = {worker for worker, name in placement.items() if name in longest}
         step = self._next_step(current, desired, heirs=bool(heirs & held or heirs - set(up)), overlap=overlap)
         if step is None:
             return
         for change in step.changes:
             if change.worker in held or not instances.get(change.worker):
-                continue  # gaining a first runtime takes nothing away: it was started as a repair
+                continue  # a first runtime takes nothing away: a repair has started it
             job = self._mover.replace(change.worker, change.after, overlap=overlap, interrupts=step.interrupts)
             jobs.start(change.worker, job, placement.get(change.worker), replaces=True)
 
     def _start_restart(self, current: Mapping[str, str | None], held: Set[str], now_s: float) -> bool:
-        """Restart one worker that serves; True when there is one."""
+        """Restart one serving worker; True when there is one."""
         placement, restarts = self._situation.desired.placement, self._situation.restarts
         for worker in sorted(restarts.pending - held):
             name = current.get(worker)

@@ -1,4 +1,4 @@
-"""What is desired, and what is known of how things are: what the steps of a pass compare. No I/O, no clock."""
+"""The desired state and the known state, which the steps of a pass compare. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from arlo.control.reconcile.restarts import Restarts
 
 @dataclasses.dataclass(slots=True)
 class Desired:
-    """What the last plan wants."""
+    """The state that the last plan wants."""
 
-    runtimes: Mapping[str, Runtime]  # all that there are, by name
+    runtimes: Mapping[str, Runtime]  # all runtimes, by name
     placement: dict[str, str] = dataclasses.field(default_factory=dict)  # worker -> runtime
     demand: Sequence[float] = ()  # by ascending max_length of all runtimes; orders the steps
-    urgent: bool = False  # all workers may be moved at a time, as long as each serves on
+    urgent: bool = False  # all workers may be moved at a time, as long as each keeps serving
     leaving: set[str] = dataclasses.field(default_factory=set)  # workers that are to go
-    by_model: bool = False  # a runtime is all that one of several models has
+    by_model: bool = False  # each of several models has only one runtime
 
     def longest(self) -> set[str]:
-        """The longest runtime that is wanted, if any is; of several models what each has. These are always kept."""
+        """The longest wanted runtime, if any; with one runtime per model, each of them. These are always kept."""
         placed = [self.runtimes[name] for name in self.placement.values()]
         if self.by_model:
             return {runtime.name for runtime in placed}
@@ -38,22 +38,22 @@ class Situation:
 
     desired: Desired
     fleet: Fleet  # the workers, as the pool sees them
-    deployments: Deployments  # what the gateway was told
-    active: ActiveInstances  # what the gateway sends to
+    deployments: Deployments  # the gateway's deployment
+    active: ActiveInstances  # the instances that the gateway sends to
     restarts: Restarts
     jobs: Jobs
 
     def serves(self, worker: str, now_s: float) -> bool:
-        """Whether the gateway sends to the first instance of a worker, as far as it tells."""
+        """Whether the gateway sends to the first instance of a worker, as far as its statistics show."""
         return any(self.active.answers(worker, n, now_s) for n in self.deployments.instances.get(worker, [])[:1])
 
     def irreplaceable(self, worker: str, now_s: float) -> bool:
-        """Whether it is the only one of several workers that serves some requests."""
+        """Whether it is the only one of several workers that can serve some requests."""
         up = [other for other in self.fleet.infos if other != worker and self.fleet.ready(other)]
         return bool(up) and bool(self.alone_with(worker, now_s))
 
     def alone_with(self, worker: str, now_s: float) -> set[str]:
-        """Of the runtimes that are always kept those that no other worker serves."""
+        """The always-kept runtimes that this worker serves and no other does."""
         kept = self.desired.longest() & set(self.deployments.instances.get(worker, ()))
         elsewhere = {
             name

@@ -1,6 +1,6 @@
-"""What is desired, kept over restarts: one small file in the run folder.
+"""The desired state, kept over restarts: one small file in the run folder.
 
-Only what cannot be observed is in it. What runs where is asked of the workers and of the gateway.
+It holds only facts that cannot be observed. What runs where is read from the workers and the gateway.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ FORMAT = 1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredState:
-    """A placement that was decided, and why."""
+    """A placement, with its reason."""
 
     placement: dict[str, str]  # worker id -> runtime name
     reason: str
     at_ms: int
-    fingerprint: str  # of what it was decided for, see fingerprint()
+    fingerprint: str  # of the inputs of the decision, see fingerprint()
 
 
 def fingerprint(mode: ServingMode) -> str:
-    """Of all that a saved placement depends on; another fingerprint means that it is not to be used."""
+    """A fingerprint of everything that a saved placement depends on; if it differs, the placement is not used."""
     config = mode.config
     content: dict[str, Any] = {
         "repository": str(config.model.repository.resolve()),
@@ -46,7 +46,7 @@ def fingerprint(mode: ServingMode) -> str:
 
 
 def save(run_dir: Path, state: DesiredState) -> None:
-    """Write atomically: a reader, and a start after a kill, sees the old state or the new one."""
+    """Write atomically: a reader, and a start after a kill, see the old state or the new one."""
     path = run_dir / FILE_NAME
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps({"format": FORMAT, **dataclasses.asdict(state)}, indent=2) + "\n")
@@ -54,7 +54,7 @@ def save(run_dir: Path, state: DesiredState) -> None:
 
 
 def load(run_dir: Path, *, expected: str) -> DesiredState | None:
-    """The saved state; None when there is none, or it is damaged, or was decided for something else."""
+    """The saved state; None if there is none, or it is damaged, or it was decided for another configuration."""
     try:
         raw = json.loads((run_dir / FILE_NAME).read_text())
         if raw.pop("format") != FORMAT or raw["fingerprint"] != expected:

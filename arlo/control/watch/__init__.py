@@ -1,1 +1,1 @@
-"""What is seen of the cluster, and what follows from it: plans, scaling, recycling."""
+"""Watchers: observations of the cluster and the resulting plans, scaling and recycling."""

@@ -1,5 +1,5 @@
-"""Says when a pipeline's answers differ from those of its most accurate variants more often than the accuracies of both
-allow: then some variant is less accurate on today's rows than its file says. The gateway tests, row by row."""
+"""Raises an alarm when a pipeline's answers differ from those of its most accurate variants more often than both
+accuracies allow: then some variant is less accurate on today's rows than its file says. The gateway tests each row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AuditWatch:
         self._counters, self._said = counters, False
 
     async def on_stats(self, seen: Snapshot) -> None:
-        """An alarm is told once; with another flow it begins anew."""
+        """Raise an alarm once; start over when the flow changes."""
         if seen.whole is None:
             return
         audit = seen.whole.audit

@@ -1,6 +1,6 @@
-"""Says when a cascade's early answers differ from its last stage's more often than they may, and, where the
-configuration wants it, goes to the next operating point that agrees more often. The gateway tests, row by row. Before
-that, says when lengths, or how sure the first stage is, are no longer those of the test split."""
+"""Raises an alarm when a cascade's early answers differ from its last stage's more often than allowed, and, if so
+configured, moves to the next operating point with more agreement. The gateway tests each row. Before that, it warns
+when lengths, or the first stage's confidence, no longer match those of the test split."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from arlo.errors import ConfigError
 log = logging.getLogger("arlo.control")
 
 SIGNS_S = 600.0  # between two looks at the gateway's sample
-BY_CHANCE = 1e-6  # of a sign, in one look
+BY_CHANCE = 1e-6  # probability of a sign by chance, in one look
 
 
 class DriftWatch:
@@ -32,12 +32,12 @@ class DriftWatch:
         self._config = config
         self._deployments = deployments
         self._counters = counters
-        self._said: str | None = None  # the point whose alarm has been told
+        self._said: str | None = None  # the point whose alarm has been logged
         self._looked_s = monotonic_s()
-        self._signs: set[str] = set()  # that have been told
+        self._signs: set[str] = set()  # signs already logged
 
     async def on_stats(self, seen: Snapshot) -> None:
-        """What the cascade says of its shadow rows, and now and then the gateway's sample."""
+        """Check the cascade's shadow rows and, now and then, the gateway's sample."""
         if seen.whole is None:
             return
         await self._see(seen.whole)
@@ -46,7 +46,7 @@ class DriftWatch:
             self.look(await self._deployments.admin.get_sample(seen.whole.model))
 
     def look(self, rows: Sequence[Any]) -> None:
-        """At the gateway's sample, arlo.v1.SampledRow, for early signs. Too few rows say nothing."""
+        """Look for early signs in the gateway's sample, arlo.v1.SampledRow. Too few rows prove nothing."""
         cascade = cascade_manifest(self._config.manifest)
         try:
             found = signs(cascade, sample_of(rows, cascade))

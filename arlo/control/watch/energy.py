@@ -1,8 +1,8 @@
-"""What the answers of a served cascade cost in energy: of all workers' devices, idle time included, over the rows that
-arrived meanwhile (HybridServe section VI-C, per request of one row).
+"""The energy cost of a served cascade's answers: all workers' devices, idle time included, over the rows that arrived
+meanwhile (HybridServe section VI-C, per request of one row).
 
-Told where a counter can be read: those of the GPUs that local workers are given, or see; where there are none, the
-machine's CPU packages, with all else that runs there.
+Reported where a counter can be read: those of the GPUs that local workers are given, or see; without GPUs, the
+machine's CPU packages, with everything else that runs there.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ WINDOW_S = 60.0
 
 
 class SumCounter:
-    """Of several devices."""
+    """The sum of several devices' counters."""
 
     def __init__(self, counters: Sequence[Counter]) -> None:
         self._counters = counters
         self.source = counters[0].source
 
     def joules(self) -> float:
-        """Of all of them."""
+        """Joules of all devices together."""
         return sum(counter.joules() for counter in self._counters)
 
 
 def counter_of(workers: WorkersConfig) -> Counter | None:
-    """The counter of the workers' devices; None: there is none that can be read."""
+    """The counter of the workers' devices; None if none can be read."""
     if workers.kind == "local":
         with contextlib.suppress(EnvironmentProblem):
             found = list(dict.fromkeys(workers.gpus)) or [str(number) for number in range(gpus())]
@@ -57,7 +57,7 @@ class EnergyWatch:
 
     @property
     def status(self) -> EnergyStatus | None:
-        """None before anything is known."""
+        """The energy status; None before anything is known."""
         if self._counter is None or self._first_j is None:
             return None
         (_, first_j, first_rows), (_, joules, rows) = self._looks[0], self._looks[-1]
@@ -69,13 +69,13 @@ class EnergyWatch:
         )
 
     async def on_stats(self, seen: Snapshot) -> None:
-        """Read the counter beside the rows that have arrived so far."""
+        """Read the counter together with the number of rows so far."""
         if self._counter is not None and seen.whole is not None:
             joules = await asyncio.to_thread(self._counter.joules)
             self.add(monotonic_s(), joules, sum(seen.whole.arrivals_by_length))
 
     def add(self, at_s: float, joules: float, rows: int) -> None:
-        """A look. Fewer rows than before, of a gateway that was restarted, start the window over."""
+        """Add a reading. Fewer rows than before, from a restarted gateway, start the window over."""
         if self._looks and rows < self._looks[-1][2]:
             self._looks.clear()
         self._first_j = joules if self._first_j is None else self._first_j

@@ -1,5 +1,5 @@
-"""The gateway's statistics: one stream for each model, read here and nowhere else, and watchers that are called with
-them. One event loop."""
+"""The gateway's statistics: one stream for each model, read only here, and watchers that are called with them.
+One event loop."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ LISTEN_S = 1.0  # between two calls of a watcher
 class Snapshot:
     """The newest arlo.v1.Stats."""
 
-    models: tuple[Any, ...]  # of each model on the workers, in the order of the configuration
-    whole: Any = None  # of the cascade or pipeline that they answer; None: there is none, or it has not told yet
+    models: tuple[Any, ...]  # one for each model on the workers, in the order of the configuration
+    whole: Any = None  # of the cascade or pipeline that they form; None: there is none, or it has not reported yet
 
 
 class Watcher(Protocol):
-    """Looks at statistics, and acts. A GatewayError is no fault: it is called again with the next ones."""
+    """Looks at statistics, and acts. A GatewayError is no fault: the watcher is called again with the next ones."""
 
     async def on_stats(self, seen: Snapshot) -> None:
-        """Not called again before it has returned."""
+        """Take new statistics. Not called again before it has returned."""
 
 
 class StatsFeed:
     """Life: run() until it is cancelled, and follow() for each watcher."""
 
     def __init__(self, further: Sequence[str | None], whole: str | None) -> None:
-        """`further`: names of the models after the first; `whole`: of the cascade or pipeline that they answer."""
+        """`further`: names of the models after the first; `whole`: name of the cascade or pipeline that they form."""
         self._models = (None, *further)
         self._whole = whole
         self._newest: dict[str | None, Any] = {}
@@ -45,21 +45,21 @@ class StatsFeed:
 
     @property
     def first(self) -> Any:
-        """The last arlo.v1.Stats of the first model; None before it has told."""
+        """The last arlo.v1.Stats of the first model; None before its first report."""
         return self._newest.get(None)
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """None before all models have told."""
+        """The newest statistics; None before all models have reported."""
         models = tuple(self._newest.get(name) for name in self._models)
         return None if None in models else Snapshot(models, self._newest.get(self._whole) if self._whole else None)
 
     def put(self, stats: Any, model: str | None = None) -> None:
-        """An arlo.v1.Stats of a model, by default the first."""
+        """Store an arlo.v1.Stats of a model, by default the first."""
         self._newest[model] = stats
 
     async def run(self, admin: Callable[[], AdminClient], see: Callable[[Any, str | None], Awaitable[None]]) -> None:
-        """Read until cancelled. `see` is called with each arlo.v1.Stats and whose it is."""
+        """Read until cancelled. `see` is called with each arlo.v1.Stats and the name of its model."""
         async with asyncio.TaskGroup() as group:
             for name in (*self._models, *([self._whole] if self._whole else [])):
                 group.create_task(self._read(name, admin, see))
@@ -76,11 +76,11 @@ class StatsFeed:
                         self._count += 1
                         self._came.notify_all()
             except GatewayError:
-                pass  # it is restarting; whoever restarts it says so
+                pass  # it is restarting; the restart is logged elsewhere
             await asyncio.sleep(LISTEN_S)
 
     async def follow(self, watcher: Watcher) -> None:
-        """Call a watcher with what is newest, once a second at most, until cancelled."""
+        """Call a watcher with the newest statistics, at most once a second, until cancelled."""
         before = 0
         while True:
             async with self._came:

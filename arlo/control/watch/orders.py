@@ -1,4 +1,4 @@
-"""What was decided, put into effect and on record: a placement for the reconciler, the saved state, a PlanRecord."""
+"""Puts decisions into effect and on record: a placement for the reconciler, the saved state, a PlanRecord."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEPT_PLANS = 120
 
 
 class Orders:
-    """Used by the runtime scheduler alone."""
+    """Used only by the runtime scheduler."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Orders:
         *,
         longest: str,
     ) -> None:
-        """`longest`: the runtime for workers that no number is asked of."""
+        """`longest`: the runtime for spare workers and for those outside the plan."""
         self._mode = mode
         self._planner = planner
         self._reconciler = reconciler
@@ -42,17 +42,17 @@ class Orders:
         self.plans: deque[PlanRecord] = deque(maxlen=KEPT_PLANS)
 
     def counts(self, placement: Mapping[str, str]) -> tuple[int, ...]:
-        """Instances of each runtime that is planned, in the planner's order."""
+        """Instances of each planned runtime, in the planner's order."""
         count = Counter(placement.values())
         return tuple(count[runtime.name] for runtime in self._planner.planned)
 
     def ordered(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """By ascending max_length, a dynamic runtime after a static one, as assign() takes it."""
+        """Instances by ascending max_length, a dynamic runtime after a static one, in the order for assign()."""
         rank = {runtime.name: (runtime.max_length, runtime.dynamic) for runtime in self._mode.manifest.runtimes}
         return {name: wanted[name] for name in sorted(wanted, key=lambda name: rank[name]) if wanted[name]}
 
     def begin(self, reason: Reason, placement: dict[str, str], views: Sequence[WorkerView], *, note: str) -> None:
-        """The first placement; the caller hands it to the reconciler."""
+        """Record the first placement; the caller hands it to the reconciler."""
         changes = len(changed({view.id: view.serving for view in views}, placement))
         counts = self.counts(placement)
         self._save(placement, reason)
@@ -61,7 +61,7 @@ class Orders:
         )
 
     def keep(self, reason: Reason, views: Sequence[WorkerView], demand: Demand) -> None:
-        """The instances stay as they are; workers that came or went are laid over."""
+        """Keep the instances; only assign workers that came and replace those that left."""
         wanted = Counter(self._reconciler.desired.values())
         spare = sum(view.usable for view in views) - sum(wanted.values())
         if spare > 0 and wanted:
@@ -69,7 +69,7 @@ class Orders:
         self._carry_out(reason, wanted, views, demand)
 
     def follow(self, plan: Plan, views: Sequence[WorkerView], demand: Demand) -> None:
-        """What a plan decided."""
+        """Carry out a plan's decision."""
         if not plan.moves:
             self._record(plan.reason, plan.wanted, plan.best, demand, plan, moved=False, note=plan.note)
             return
@@ -164,6 +164,6 @@ class Orders:
         )
 
     def _by_model(self, demand: Demand) -> dict[str, float]:
-        """Of several models: requests per SLO period of each; empty for one."""
+        """Requests per SLO period of each of several models; empty for one model."""
         each = self._planner.subject.by_model(demand)
         return {name: round(own.total, 2) for name, own in zip(self._mode.models, each, strict=False)}

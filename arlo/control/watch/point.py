@@ -1,7 +1,7 @@
-"""The operating point that `arlo config use` has chosen for a cascade that is served: in force within a second.
+"""Applies the operating point that `arlo config use` has chosen for a served cascade, within a second.
 
-The name of the point lies in a file of workers.run_dir, where it outlives the control plane. The gateway takes it up
-between two decisions; no worker moves for it.
+The point's name is in a file in workers.run_dir, where it outlives the control plane. The gateway applies it between
+two decisions; no worker moves for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILE = "cascade_point"
 
 
 def choose_point(config: Config, cascade: CascadeConfig, name: str | None) -> Path:
-    """Write down which point is to be in force; None: that of the configuration. ConfigError: there is none of it."""
+    """Write down the point to put in force; None: the configuration's. ConfigError if the cascade lacks it."""
     if name is not None:
         cascade_manifest(cascade.manifest).point(name)
     path = made_run_dir(config) / FILE
@@ -45,11 +45,11 @@ class PointWatch:
     def __init__(self, cascade: CascadeConfig, run_dir: Path, deployments: Deployments) -> None:
         self._cascade, self._deployments = cascade, deployments
         self._path = run_dir / FILE
-        self._mark: tuple[int, int] | None = None  # of the file, as last taken up
+        self._mark: tuple[int, int] | None = None  # of the file, as last applied
         self._starts = True
 
     async def on_stats(self, seen: Snapshot) -> None:
-        """Look at the file. GatewayError: it is not in force, and is to be tried again."""
+        """Check the file. GatewayError: the point is not in force yet; retry."""
         if (mark := file_mark(self._path)) != self._mark:
             name = self._read()
             try:
@@ -71,7 +71,7 @@ class PointWatch:
         manifest, kept = cascade_manifest(self._cascade.manifest), self._deployments.point
         chosen = manifest.point(name) if name is not None else None
         if starts and chosen and kept and manifest.point(kept).agreement > chosen.agreement:
-            return  # an alarm of drift has raised it since it was chosen
+            return  # a drift alarm has raised it since it was chosen
         self._deployments.point = name
         await self._deployments.ensure()
         emit(log, "cascade_point_chosen", point=name or "that of the configuration")

@@ -1,6 +1,6 @@
-"""Restarts a worker whose latency has crept up, or that the gateway takes out of service again and again.
+"""Restarts a worker whose latency has crept up, or that the gateway ejects again and again.
 
-arlo.planning.health decides, the reconciler does it.
+arlo.planning.health decides, and the reconciler restarts.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Recycler:
     def __init__(self, config: Config, manifest: Manifest, reconciler: Reconciler) -> None:
         factor = config.control.recycle_factor
         self._detector = CreepDetector(factor) if factor > 0 else None
-        # A dynamic runtime's time depends on what it is asked: its peers are the only measure, and it is not judged.
+        # A dynamic runtime's time depends on its requests: its peers are the only measure, and it is not judged.
         self._expected_ms = {r.name: service_us(r) / 1000 for r in manifest.runtimes if not r.dynamic}
         self._reconciler = reconciler
         self._usage = UsageWindow(window_s=INTERVAL_S)
         self._ejections = EjectionWatch()
-        self._restarts: dict[str, int] = {}  # of a worker's process, when last seen
+        self._restarts: dict[str, int] = {}  # restarts of each worker's process, as last seen
 
     async def on_stats(self, seen: Snapshot) -> None:
-        """Judge, and have restarted."""
+        """Judge the workers, and have slow ones restarted."""
         stats = seen.models[0]
         self._judge_ejections(stats)
         if self._detector is None:

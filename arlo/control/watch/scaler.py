@@ -1,7 +1,7 @@
 """Auto-scaling (paper, section 4): a policy of arlo.planning.scaling decides, the pool adds, the reconciler lets go.
 
-A worker that is added gets the longest runtime; the next plan, made at once for the new number of workers, gives it the
-one that it should have.
+A new worker gets the longest runtime; the next plan, made at once for the new number of workers, gives it its proper
+one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WINDOW_S = 10.0
 
 
 class Scaler:
-    """Carries out what was decided, one step at a time."""
+    """Carries out scaling decisions, one step at a time."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Scaler:
         self._last = ("", "", 0)
 
     async def on_stats(self, seen: Snapshot) -> None:
-        """Decide, and do it."""
+        """Make a decision and carry it out."""
         self._usage.add(seen.models[0])
         clients = self._mode.of_clients(seen)
         for window, each in zip(self._by_model, clients, strict=False):
@@ -74,7 +74,7 @@ class Scaler:
         if not clients or not self._pool.resizable or self._reconciler.leaving:
             return
         if self.policy == "none" and len(self._reconciler.views()) <= self._mode.config.worker_count:
-            return  # else an earlier control plane, with more in its configuration, left some
+            return  # otherwise an earlier control plane, configured for more, left some
         decision = self._decider.decide(self._signals(clients))
         if decision.action != "none":
             try:
@@ -88,7 +88,7 @@ class Scaler:
         return {worker: usage.busy for worker, usage in self._usage.by_worker().items()}
 
     def status(self) -> ScalingStatus:
-        """For `/status`."""
+        """The scaling part of `/status`."""
         action, reason, at_ms = self._last
         return ScalingStatus(
             policy=self.policy,
@@ -114,8 +114,8 @@ class Scaler:
             await self._scheduler.plan("scale_in")
 
     def _signals(self, clients: Sequence[Any]) -> Signals:
-        """Of several models the latency of the one that is slowest by its SLO, and the load of all; of a cascade the
-        latency of the whole way, and the load of all stages."""
+        """The policy's input. Several models: the latency of the one that is slowest relative to its SLO, and the load
+        of all. A cascade: the latency of the whole path, and the load of all stages."""
         planner = self._scheduler.planner
         signals = [
             Signals(

@@ -1,7 +1,7 @@
-"""The runtime scheduler (paper, section 3.3): watches the lengths, plans every period, tells the reconciler.
+"""The runtime scheduler (paper, section 3.3): watches the lengths, plans every period, instructs the reconciler.
 
 One task reads the gateway's statistics, ten a second. A plan is made when the period is over, when workers came or
-went, or, with control.early, when the traffic has clearly shifted. What to decide is the planner's
+went, or, with control.early, when the traffic has clearly shifted. The decision is the planner's
 (arlo.planning.planner); here are the clock, the thread that it solves in, and the order: plans are made one at a time.
 One event loop.
 """
@@ -52,20 +52,20 @@ class RuntimeScheduler:
         self._orders = Orders(mode, self.planner, reconciler, longest=self.longest)
         self.plans = self._orders.plans
         self._stamps, self._whole_stamps = StampClock(), StampClock()
-        self._planning = asyncio.Lock()  # plans are made one after the other, each from what is known when it begins
+        self._planning = asyncio.Lock()  # plans are made one after the other, each from the data known at its start
         self._planned_at_s = monotonic_s()
 
-    # --- what others ask ---
+    # --- queries ---
 
     @property
     def next_plan_in_s(self) -> float:
-        """Until the period is over."""
+        """Seconds until the period is over."""
         return max(0.0, self._planned_at_s + self._mode.period_s - monotonic_s())
 
     # --- the first placement ---
 
     def first_placement(self) -> dict[str, str]:
-        """The saved one where it fits, else that of the configuration, else one for lengths not known yet."""
+        """The saved placement if it fits, else the configured one, else one for unknown lengths."""
         views = self._reconciler.views()
         usable = [view for view in views if view.usable]
         saved = state.load(self._mode.config.workers.run_dir, expected=state.fingerprint(self._mode))
@@ -75,7 +75,7 @@ class RuntimeScheduler:
             reason = "restored"
         else:
             wanted = Counter(self._from_config())
-        # Workers beyond those of the configuration (they were added by scaling) take the longest runtime.
+        # Workers beyond the configured ones (added by scaling) take the longest runtime.
         spare = len(usable) - sum(wanted.values())
         if spare > 0 and (saved is not None or self._mode.config.control.reallocate):
             wanted[self.longest] += spare
@@ -111,8 +111,8 @@ class RuntimeScheduler:
             group.create_task(self._plan_on_time())
 
     async def see(self, stats: Any, model: str | None = None) -> None:
-        """One arlo.v1.Stats, of a model beside the first, of the cascade or pipeline, or of the first, which plans at
-        once when it shows another traffic."""
+        """Take one arlo.v1.Stats: of a further model, of the cascade or pipeline, or of the first model, which leads to
+        a plan at once when it shows different traffic."""
         self.feed.put(stats, model)
         if model is not None:
             if model == self._mode.whole:
@@ -124,7 +124,7 @@ class RuntimeScheduler:
             return
         counts = self.planner.subject.joined([each.arrivals_by_length for each in seen.models])
         self.planner.add(stamp.at_s, stamp.started_s, counts)
-        if not self._planning.locked():  # else a plan is being made, whatever for
+        if not self._planning.locked():  # otherwise a plan is being made already
             async with self._planning:
                 if await self._shifted():
                     await self._plan("shift")
@@ -148,7 +148,7 @@ class RuntimeScheduler:
         return [view.id for view in views if view.usable]
 
     async def _shifted(self) -> bool:
-        """Whether the last moments are surely other traffic than the last plan was for, and a new plan would pay."""
+        """Whether recent traffic surely differs from the last plan's, and a new plan would pay."""
         candidate = self.planner.candidate(monotonic_s())
         if candidate is None:
             return False
@@ -160,9 +160,9 @@ class RuntimeScheduler:
     # --- planning ---
 
     async def plan(self, reason: Reason) -> None:
-        """Make a plan for the workers that there are, and have it carried out if it pays.
+        """Make a plan for the present workers, and have it carried out if it pays.
 
-        Three tasks ask for plans. They wait for each other: an older plan must not overwrite a newer one's placement.
+        Three tasks request plans. They wait for each other: an older plan must not overwrite a newer one's placement.
         """
         async with self._planning:
             await self._plan(reason)
@@ -183,7 +183,7 @@ class RuntimeScheduler:
                 await self._mode.tell(self.planner, self._deployments)
             return
         if reason == "point" and begun.question.seen is not None:
-            demand = begun.question.seen.demand  # as it will be
+            demand = begun.question.seen.demand  # the demand to expect
         plan = self.planner.conclude(begun.question, await asyncio.to_thread(begun.question.solve))
         self._counters["plans"] += 1
         if plan.fell_back:

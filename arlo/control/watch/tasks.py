@@ -1,8 +1,8 @@
-"""Tasks that `arlo adapt task add` has added to the engines of a pipeline that is served: taken up without a restart.
+"""Applies tasks that `arlo adapt task add` has added to a served pipeline's engines, without a restart.
 
-The engines were put in place of those that serve, with the same tasks by the same numbers and further ones. Triton
-loads a model that it serves anew and answers with the old one meanwhile; only when all workers have the new ones does
-the gateway learn of the new tasks. So no row waits, and none reaches an engine that does not know its task.
+The new engines have replaced the old files, with the same tasks under the same numbers and further ones. Triton
+reloads a served model while the old one keeps answering; only when all workers have the new engines does the gateway
+learn of the new tasks. So no row waits, and none reaches an engine that does not know its task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGAIN_S = 10.0  # after a failure
 
 
 class TaskWatch:
-    """See the module. `served` says by which manifest, `change` is given another one."""
+    """See the module. `served` returns the manifest in use, `change` takes a new one."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class TaskWatch:
         self._served, self._change, self._probe = served, change, probe
         self._path = pipeline.flow
         self._mark = file_mark(self._path)
-        self._again_s = 0.0  # not before this moment
+        self._again_s = 0.0  # no retry before this moment
 
     async def on_stats(self, seen: Snapshot) -> None:
-        """Look at the flow file."""
+        """Check the flow file."""
         mark = file_mark(self._path)
         if mark is None or mark == self._mark or monotonic_s() < self._again_s:
             return
@@ -86,7 +86,7 @@ class TaskWatch:
         self._change(manifest)
 
     def _manifest(self) -> tuple[Manifest, list[Path]]:
-        """As the repositories are now; and where they are."""
+        """The repositories' present manifest, and their paths."""
         repositories = [model.repository for model in variant_models(self._pipeline)]
         manifests = [Manifest.load(repository) for repository in repositories]
         if len(manifests) == 1:
@@ -103,7 +103,7 @@ def file_mark(path: Path) -> tuple[int, int] | None:
 
 
 def _added(before: Manifest, after: Manifest) -> list[str]:
-    """Tasks that are new. ConfigError where anything else has changed that a running gateway cannot take up."""
+    """Names of new tasks. ConfigError if anything else has changed that a running gateway cannot apply."""
     added: dict[str, None] = {}
     for old, new in zip(before.models, after.models, strict=True):
         names, more = list(old.tasks), list(new.tasks)

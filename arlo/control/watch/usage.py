@@ -1,4 +1,4 @@
-"""What each worker did lately, and what became of the rows, from the growing counters of the gateway's statistics.
+"""Recent work of each worker, and outcomes of the rows, from the growing counters of the gateway's statistics.
 
 One event loop, no I/O.
 """
@@ -12,10 +12,10 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """One worker over a while."""
+    """One worker's work over a while."""
 
-    runtime: str  # the last one that it served
-    rows: int  # rows that were started
+    runtime: str  # the last runtime that it served
+    rows: int  # rows started
     busy_s: float  # with at least one row in flight
     span_s: float
 
@@ -27,14 +27,14 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Sample:
-    at_s: float  # of the gateway's uptime
+    at_s: float  # the gateway's uptime
     instances: dict[str, tuple[str, str, int, int]]  # id -> worker, runtime, rows started, busy us
-    lost: int  # rows that expired or were refused so far
-    missing: int  # rows that arrived so far and got no answer for want of capacity, or wait for one
+    lost: int  # rows expired or refused so far
+    missing: int  # rows so far that arrived and got no answer for want of capacity, or still wait for one
 
 
 class UsageWindow:
-    """Differences of an arlo.v1.Stats to the one `window_s` before it. A restarted gateway starts it over."""
+    """Differences of an arlo.v1.Stats to the one `window_s` before it. A gateway restart clears it."""
 
     def __init__(self, *, window_s: float) -> None:
         self._window_s = window_s
@@ -42,13 +42,13 @@ class UsageWindow:
         self._started_at_ms = 0
 
     def add(self, stats: Any) -> None:
-        """One arlo.v1.Stats."""
+        """Add one arlo.v1.Stats."""
         at_s = stats.uptime_ns / 1e9
         if stats.started_at_ms != self._started_at_ms or (self._samples and at_s < self._samples[-1].at_s):
             self._samples.clear()
             self._started_at_ms = stats.started_at_ms
         ended = stats.outcomes
-        # A row that was refused for what it is never arrived; one that waits is not lost yet.
+        # A row refused for its content never arrived; a waiting row is not lost yet.
         missing = sum(stats.arrivals_by_length) - ended.on_time - ended.late - ended.cancelled - ended.failed
         self._samples.append(
             _Sample(
@@ -63,7 +63,7 @@ class UsageWindow:
 
     @property
     def span_s(self) -> float:
-        """Time between the oldest and the newest statistics that are kept."""
+        """Time between the oldest and the newest kept statistics."""
         return self._samples[-1].at_s - self._samples[0].at_s if self._samples else 0.0
 
     @property
@@ -75,7 +75,7 @@ class UsageWindow:
         return max(0, min(new.lost - old.lost, new.missing - old.missing))
 
     def by_worker(self) -> dict[str, Usage]:
-        """Worker -> what it did. An instance that came meanwhile counts from its beginning."""
+        """Worker -> its usage. An instance that appeared meanwhile counts from its start."""
         if len(self._samples) < 2:
             return {}
         old, new = self._samples[0].instances, self._samples[-1].instances
@@ -94,6 +94,6 @@ class UsageWindow:
         return found
 
     def clear(self) -> None:
-        """Begin anew with the last statistics."""
+        """Restart the window at the last statistics."""
         while len(self._samples) > 1:
             self._samples.popleft()

@@ -1,1 +1,1 @@
-"""How many instances of each runtime: the problem (paper, Eq. 1-7), its objectives and solvers."""
+"""The number of instances of each runtime: the problem (paper, Eq. 1-7), its objectives and solvers."""

@@ -1,4 +1,4 @@
-"""What both linear solvers know of a problem before they start: ranges of N and R, units, a first allocation. Pure."""
+"""Facts that both linear solvers use before they start: ranges of N and R, units, a first allocation. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from arlo.planning.allocation.problem import AllocationProblem, SolverError, flo
 GAP = 1e-6  # relative; an allocation within it of the bound counts as proven
 
 
-class SolverMissing(SolverError):  # noqa: N818  # it says what is missing, not what went wrong
+class SolverMissing(SolverError):  # noqa: N818  # names the missing part
     """The package of a solver is not installed, or its licence does not cover the model."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """For runtime i: lower[i] <= N_i <= upper[i], R_i <= left_over[i].
+    """Bounds of runtime i: lower[i] <= N_i <= upper[i], R_i <= left_over[i].
 
     keeps[i] is the least N_i with which nothing can be left over, spills[i] the largest with which something can.
     Requests are counted in `unit`s and milliseconds x requests in `cost_unit`s, so that a model's numbers are near 1.
@@ -33,7 +33,7 @@ class Bounds:
 
 
 def bounds(problem: AllocationProblem) -> Bounds:
-    """The ranges that Eq. 2-4 and 7 leave. SolverError when they leave none."""
+    """The ranges that Eq. 2-4 and 7 allow. SolverError when they allow none."""
     lower, capacities = problem.lower_bounds, problem.capacities
     spare = problem.workers - sum(lower)
     if spare < 0:

@@ -1,9 +1,9 @@
-"""Latency curves of runtimes, and M: what AllocationProblem is made of. Pure.
+"""Latency curves of runtimes, and M: the input of AllocationProblem. Pure.
 
     runtimes = static_runtimes(manifest.runtimes)
     AllocationProblem(workers, slo_ms, max_lengths(runtimes), curves(runtimes), demand)
 
-Measured points are taken as they come: in any order, some batches missing, a larger batch that happened to be quicker.
+Measured points are used as they are: in any order, some batches missing, a larger batch that happened to be quicker.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LEAST_MS = 0.001  # the resolution of a latency profile; an emulated runtime may
 def curve(runtime: Runtime, length: int | None = None) -> LatencyCurve:
     """Latency by batch, 1 to max_batch rows, in ms: at the runtime's max_length, or a dynamic one's at `length` tokens.
 
-    It is what everybody reads (arlo.catalog.latency), but that it never falls with the batch: where a larger batch was
-    measured quicker than a smaller one both take their mean. ConfigError without any point.
+    It is the latency of arlo.catalog.latency, except that it never falls with the batch: where a larger batch was
+    measured quicker than a smaller one, both take their mean. ConfigError without any point.
     """
     if length is not None and length < 1:
         raise ConfigError(f"a length is at least 1 token, not {length}")
@@ -37,9 +37,9 @@ def curve(runtime: Runtime, length: int | None = None) -> LatencyCurve:
 
 
 def capacity(runtime: Runtime, slo_ms: float, length: int | None = None) -> int:
-    """M of Eq. 3 of a runtime: requests given at once that one instance finishes within the SLO; 0 when not even one.
+    """M of Eq. 3 of a runtime: requests given at once that one instance finishes within the SLO; 0 if not even one.
 
-    Of a dynamic one at `length` tokens; without, at its max_length, so that M requests of any lengths finish in time.
+    For a dynamic one at `length` tokens; by default at its max_length, so that M requests of any length finish in time.
     """
     return curve(runtime, length).capacity(slo_ms)
 
@@ -57,12 +57,12 @@ def static_runtimes(runtimes: Iterable[Runtime]) -> list[Runtime]:
 
 
 def max_lengths(runtimes: Iterable[Runtime]) -> tuple[int, ...]:
-    """Their maximum lengths, in the order given."""
+    """The runtimes' maximum lengths, in the order given."""
     return tuple(runtime.max_length for runtime in runtimes)
 
 
 def curves(runtimes: Iterable[Runtime]) -> tuple[LatencyCurve, ...]:
-    """Their latency curves at their maximum lengths, in the order given."""
+    """The runtimes' latency curves at their maximum lengths, in the order given."""
     return tuple(curve(runtime) for runtime in runtimes)
 
 

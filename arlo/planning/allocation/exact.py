@@ -1,8 +1,8 @@
 """The exact solver: C++ (src/solve), proven optimal, milliseconds for a thousand workers.
 
 How it works: the chain of Eq. 4-5 is searched runtime by runtime over (workers used, R). A Lagrange price for workers
-gives a lower bound for the runtimes that remain; what cannot come near the bound is never looked at. Nothing depends
-on the shape of the latency curves, only the speed does.
+gives a lower bound for the remaining runtimes; states that cannot come near the bound are never examined. Only the
+speed depends on the shape of the latency curves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from arlo import _core
 from arlo.clock import monotonic_s
 from arlo.planning.allocation.problem import Allocation, AllocationProblem, SolverError
 
-# The C++ core reads no clock: the limit becomes a number of partial allocations, fewer than a slow core looks at in
+# The C++ core reads no clock: the limit becomes a number of partial allocations, fewer than a slow core examines in
 # that time (measured: 20 to 150 million a second).
 STATES_PER_S = 10_000_000
 MAX_STATES = 100_000_000
@@ -20,9 +20,9 @@ MAX_STATES = 100_000_000
 class ExactSolver:
     """Solves a feasible problem (`problem.infeasible()` is None) to its proven optimum.
 
-    Of equally good allocations it takes the one with the most instances on the longest runtime; of those, the most on
-    the next longest, and so on. The time limit becomes a number of states; when it is reached, the best allocation
-    found is the answer, with `optimal` False.
+    Among equally good allocations it takes the one with the most instances on the longest runtime; among those, the
+    most on the next longest, and so on. The time limit becomes a number of states; when it is reached, the result is
+    the best allocation so far, with `optimal` False.
     """
 
     name = "exact"

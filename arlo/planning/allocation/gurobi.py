@@ -1,12 +1,12 @@
 """The allocation problem in Gurobi.
 
-N, C and R are variables of their own; Eq. 4 and 5 take one binary per runtime ("something is left over"). The cost of
+N, C and R are separate variables; Eq. 4 and 5 take one binary per runtime ("something is left over"). The cost of
 a runtime is N * g(C / N), see the module pieces: for each quadratic piece of g the share x of C in it and, in place of
-bend * x^2 / N, bend * s with s * N >= x^2. Stretches of g that are not convex take a binary each.
+bend * x^2 / N, bend * s with s * N >= x^2. Non-convex stretches of g take a binary each.
 
-The cones s * N >= x^2 are given as tangents, s >= 2 b x - b^2 N, added at the loads b = x / N that solutions have until
-the true cost of one (Eq. 1) is within 1e-6 of the bound. As cones proper they were as fast, but some proofs were wrong
-(1 to 13 of 1500 under most settings of tolerances, cuts and scaling). The pip package of Gurobi brings a licence for
+The cones s * N >= x^2 are given as tangents, s >= 2 b x - b^2 N, added at the loads b = x / N of the solutions until
+the true cost of one (Eq. 1) is within 1e-6 of the bound. Native cones were as fast, but some proofs were wrong
+(1 to 13 of 1500 under most settings of tolerances, cuts and scaling). The pip package of Gurobi has a licence for
 2000 variables and 2000 constraints.
 """
 
@@ -30,7 +30,7 @@ NO_LICENSE = 10009  # GRB.ERROR_NO_LICENSE
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cone:
-    """s * n >= x^2 as tangents; `loads` where it has them."""
+    """The cone s * n >= x^2 as tangents; `loads`: where it has them."""
 
     x: Any
     s: Any
@@ -38,7 +38,7 @@ class Cone:
     loads: list[float]
 
     def add(self, model: Any, load: float) -> bool:
-        """One more tangent, unless there is one."""
+        """Add a tangent, unless it exists."""
         if any(abs(load - known) <= 1e-9 * known for known in self.loads):
             return False
         self.loads.append(load)
@@ -46,14 +46,14 @@ class Cone:
         return True
 
     def sharpen(self, model: Any) -> bool:
-        """A tangent at the solution; False when it has one."""
+        """Add a tangent at the solution; False when it exists already."""
         n, x = round(self.n.X), self.x.X
         return n > 0 and x > 1e-9 and self.add(model, x / n)
 
 
 @dataclasses.dataclass(slots=True)
 class GurobiSolver:
-    """Eq. 1-7 by Gurobi, single-threaded and with a fixed seed."""
+    """Solves Eq. 1-7 with Gurobi, single-threaded and with a fixed seed."""
 
     name: str = "gurobi"
     threads: int = 1
@@ -61,8 +61,8 @@ class GurobiSolver:
     def solve(self, problem: AllocationProblem, *, time_limit_s: float) -> Allocation:
         """An optimum, `optimal` when Gurobi's bound is within 1e-6 of it.
 
-        SolverError: the package is missing, the licence does not cover the model, Eq. 2, 3 and 7 cannot hold, or there
-        was no allocation in time.
+        SolverError: the package is missing, the licence does not cover the model, Eq. 2, 3 and 7 cannot hold, or no
+        allocation was found in time.
         """
         try:
             import gurobipy
@@ -111,7 +111,7 @@ class GurobiSolver:
             try:
                 model.optimize()
             except Exception as error:
-                # The tangents of later rounds can outgrow the licence; what was found before them still holds.
+                # The tangents of later rounds can outgrow the licence; the earlier solution still holds.
                 if best is None or getattr(error, "errno", None) != TOO_LARGE:
                     raise
                 break
@@ -153,7 +153,7 @@ def build(gurobipy: Any, model: Any, problem: AllocationProblem, known: Bounds) 
     cost = gurobipy.LinExpr()
     cones: list[Cone] = []
     rest: Any = 0.0
-    most = 0.0  # that can be left over before i
+    most = 0.0  # the largest amount left over before i
     for i, (m, q) in enumerate(zip(problem.capacities, problem.demand, strict=True)):
         capacity, q_units = m / known.unit, q / known.unit
         arriving = rest + q_units
@@ -191,11 +191,11 @@ def _cost(
     cost = gurobipy.LinExpr()
     cones = []
     shares = []
-    before: tuple[Any, Any, float] | None = None  # of the group before: its share, how much it can hold, the most of it
+    before: tuple[Any, Any, float] | None = None  # of the group before: its share, its capacity, the most of it
     for group in groups(problem.curves[i], limit):
         share = gurobipy.LinExpr()
         for piece in group.pieces:
-            # Each piece has a unit of its own, so that x and s are near N: narrow pieces would drown in tolerances.
+            # Each piece has a separate unit, so that x and s are near N: narrow pieces would drown in tolerances.
             own = min(piece.width, known.unit)
             x = model.addVar(lb=0.0, ub=most * unit / own)
             if math.isfinite(piece.width):
@@ -213,7 +213,7 @@ def _cost(
                         load /= FIRST_STEP
                     cones.append(cone)
                 else:
-                    # Concave, so s goes up: the second one holds it at 0 where n is 0.
+                    # Concave, so s goes up: the second constraint holds it at 0 where n is 0.
                     model.addConstr(s * n <= x * x)
                     model.addConstr(s <= piece.width / own * x)
                 cost.addTerms(piece.bend * own * own / known.cost_unit, s)

@@ -1,9 +1,9 @@
-"""The cost of a runtime as solvers need it: N * g(C / N) with g(B) = B * L(B), in quadratic pieces. Pure.
+"""The cost of a runtime in the solvers' form: N * g(C / N) with g(B) = B * L(B), in quadratic pieces. Pure.
 
 g is convex where every piece bends upwards and no kink between two pieces points down; N * g(C / N) is then convex in
 N and C together (it is the perspective of g). Batches can break this: a latency that grows with the rows faster than by
-half of itself up to max_batch has its kink there the other way round. `groups` cuts g into convex stretches and single
-concave pieces; a solver fills them in their order.
+half of its value up to max_batch has its kink there the other way round. `groups` cuts g into convex stretches and
+single concave pieces; a solver fills them in their order.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Group:
-    """Neighbouring pieces over which g is convex; or one concave piece, alone."""
+    """Neighbouring pieces over which g is convex, or a single concave piece."""
 
     pieces: tuple[Piece, ...]
 
     @property
     def width(self) -> float:
-        """Requests per instance from its start to its end."""
+        """Requests per instance from the group's start to its end."""
         return sum(piece.width for piece in self.pieces)
 
 

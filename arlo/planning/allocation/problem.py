@@ -1,4 +1,4 @@
-"""The allocation problem of the paper, Eq. 1-7: how many instances of each runtime. Pure.
+"""The allocation problem of the paper, Eq. 1-7: the number of instances of each runtime. Pure.
 
     min  sum_i L_i(B_i) * C_i                                              (1)
     s.t. sum_i N_i = G                                                     (2)
@@ -9,7 +9,7 @@
          N_I >= 1                                                          (7)
 
 G workers; I runtimes by ascending max_length; Q_i requests per SLO period in the length bin of runtime i; M_i requests
-that one instance finishes within the SLO; L_i(B) mean latency of B requests that one instance is given at once.
+that one instance finishes within the SLO; L_i(B) mean latency of B requests given to one instance at once.
 An index without instances has C_i = 0 and adds nothing to the objective.
 """
 
@@ -24,7 +24,7 @@ from typing import Protocol
 from arlo.catalog.latency import ms_in_ns
 from arlo.errors import ConfigError
 
-LEAST_MS = 1e-6  # of a latency: a nanosecond
+LEAST_MS = 1e-6  # least latency: a nanosecond
 MOST_REQUESTS = 10**9  # per SLO period: the demand of all bins, and M; far beyond any cluster, and sums stay exact
 
 
@@ -52,7 +52,7 @@ class LatencyCurve:
         return self.points[-1][0]
 
     def batch_ms(self, rows: float) -> float:
-        """Time of one batch of 1 to max_batch rows, linear between the points; below 1 row that of 1."""
+        """Time of one batch of 1 to max_batch rows, linear between the points; below 1 row the time of 1."""
         if rows <= 1:
             return self.points[0][1]
         index = bisect.bisect_left(self.points, (rows, -math.inf))
@@ -64,7 +64,7 @@ class LatencyCurve:
     def mean_ms(self, load: float) -> float:
         """L(B): mean latency of `load` requests given to one instance at once; continuous in `load`.
 
-        Up to max_batch they run as one batch. Above it they run in batches of max_batch, one after the other, and the
+        Up to max_batch they run as one batch. Above it they run in consecutive batches of max_batch, and the
         k-th batch ends after k times its latency. With max_batch 1 that is latency * (max(B, 1) + 1) / 2.
         """
         if load <= self.max_batch:
@@ -74,7 +74,7 @@ class LatencyCurve:
     def capacity(self, slo_ms: float) -> int:
         """M of Eq. 3: requests given at once that one instance finishes within the SLO; 0 when not even one.
 
-        In whole nanoseconds: an SLO that is an exact multiple of the latency counts the last request too.
+        In whole nanoseconds: an SLO that is an exact multiple of the latency includes the last request.
         """
         full, rest_ns = divmod(ms_in_ns(slo_ms), ms_in_ns(self.points[-1][1]))
         part = bisect.bisect_right(range(1, self.max_batch), rest_ns, key=lambda rows: ms_in_ns(self.batch_ms(rows)))
@@ -83,13 +83,13 @@ class LatencyCurve:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variation:
-    """How the rate of requests varied over the time that a demand is the mean of, but for what chance makes of it.
+    """Variation of the request rate over the time that a demand averages, without the part due to chance.
 
-    Rates are those of groups of bins, since the requests of bin k and longer have only the runtimes from k up.
+    Rates are for groups of bins, since the requests of bin k and longer have only the runtimes from k up.
     """
 
     spans_s: tuple[float, ...]  # consecutive spans of time
-    factors: tuple[tuple[float, ...], ...]  # of each span: rate of the requests of bin k and longer over its mean
+    factors: tuple[tuple[float, ...], ...]  # per span: rate of the requests of bin k and longer over its mean
 
     def __post_init__(self) -> None:
         if not self.spans_s or len(self.spans_s) != len(self.factors):
@@ -106,7 +106,7 @@ class Variation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AllocationProblem:
-    """What a solver is given. Runtimes ascend in max_length; `demand[i]` (Q_i) belongs to `curves[i]`."""
+    """A solver's input. Runtimes ascend in max_length; `demand[i]` (Q_i) belongs to `curves[i]`."""
 
     workers: int  # G
     slo_ms: float
@@ -114,7 +114,7 @@ class AllocationProblem:
     curves: tuple[LatencyCurve, ...]
     demand: tuple[float, ...]  # Q, requests per SLO period
     burst: float = 1.0  # rate of the busiest seconds over the mean; Eq. 1-7 do not use it
-    variation: Variation | None = None  # of the demand; Eq. 1-7 do not use it either
+    variation: Variation | None = None  # of the demand; not used by Eq. 1-7 either
 
     def __post_init__(self) -> None:
         if not self.max_lengths or not len(self.max_lengths) == len(self.curves) == len(self.demand):
@@ -152,13 +152,13 @@ class AllocationProblem:
 
     @property
     def lower_bounds(self) -> tuple[int, ...]:
-        """The least N of each runtime: Eq. 3, and Eq. 7 for the last. A runtime with M = 0 has none of Eq. 3."""
+        """The least N of each runtime: Eq. 3, and Eq. 7 for the last. Eq. 3 sets no bound for a runtime with M = 0."""
         bounds = [math.floor(q / m) if m else 0 for q, m in zip(self.demand, self.capacities, strict=True)]
         bounds[-1] = max(bounds[-1], 1)
         return tuple(bounds)
 
     def infeasible(self) -> str | None:
-        """Why Eq. 2, 3 and 7 cannot hold together; None when they can."""
+        """The reason why Eq. 2, 3 and 7 cannot hold together; None when they can."""
         if self.capacities[-1] == 0:
             return (
                 f"slo_below_latency: one request takes {self.curves[-1].points[0][1]:g} ms on the longest runtime "
@@ -175,7 +175,7 @@ class AllocationProblem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flow:
-    """What an allocation does to the demand: R, C and B of Eq. 4-6 for each runtime, and the objective of Eq. 1."""
+    """The result of an allocation: R, C and B of Eq. 4-6 for each runtime, and the objective of Eq. 1."""
 
     left_over: tuple[float, ...]  # R
     processed: tuple[float, ...]  # C
@@ -190,7 +190,7 @@ class Flow:
 
 
 def flow(problem: AllocationProblem, instances: Sequence[int]) -> Flow:
-    """Eq. 4-6 and the value of Eq. 1 for a given N. Infinite where the longest runtime has no instance but work."""
+    """Eq. 4-6 and the value of Eq. 1 for a given N. Infinite if the longest runtime has work but no instance."""
     left, processed, load, objective, rest = [], [], [], 0.0, 0.0
     last = len(instances) - 1
     for i, (n, m, q) in enumerate(zip(instances, problem.capacities, problem.demand, strict=True)):
@@ -211,21 +211,21 @@ class Allocation:
     """A solver's answer."""
 
     instances: tuple[int, ...]  # N, by ascending max_length; their sum is G
-    objective: float  # Eq. 1 at these instances and the problem's own demand, milliseconds x requests
+    objective: float  # Eq. 1 at these instances and the problem's demand, milliseconds x requests
     solver: str
     solve_s: float
     optimal: bool  # proven (within 1e-6 relative for solvers with a tolerance)
-    reason: str | None = None  # of a problem without a feasible allocation: its name, a colon, and a sentence
+    reason: str | None = None  # if no allocation is feasible: its name, a colon, and a sentence
 
 
 class SolverError(Exception):
-    """A solver failed, is not installed, or ran out of time without an allocation. Says why."""
+    """A solver failed, is not installed, or ran out of time without an allocation. The message says why."""
 
 
 class Solver(Protocol):
-    """One way to solve. Pure but for the time it takes."""
+    """A solution method. Pure but for the time it takes."""
 
     name: str
 
     def solve(self, problem: AllocationProblem, *, time_limit_s: float) -> Allocation:
-        """An optimum of Eq. 1-7 for a feasible problem. SolverError when there is none in time."""
+        """An optimum of Eq. 1-7 for a feasible problem. SolverError when none is found in time."""

@@ -1,21 +1,21 @@
 """The objective `queueing`: mean latency under random arrivals, which Eq. 1 does not count. Pure.
 
-Eq. 1 gives each instance its requests of one SLO period at once; at a load that the cluster can carry it says little
-about who waits. `queueing` predicts the mean latency of requests that come at random and are dispatched as the gateway
-does it (queueing_model.py), and looks for the instances that make it least: from the best of a few starts, by moving
-workers between levels, in steps that halve, until no move that was tried helps. It is a local search of a model:
-nothing is proven. What it was compared with is in benchmarks/README.md, "Allocation objective".
+Eq. 1 gives each instance its requests of one SLO period at once; at a load that the cluster can carry it hardly shows
+which requests wait. `queueing` predicts the mean latency of requests that arrive at random and are dispatched by the
+gateway's rules (queueing_model.py), and searches for the instances that minimise it: from the best of a few starts, it
+moves workers between levels, in steps that halve, until no tried move helps. It is a local search of a model:
+nothing is proven. For comparisons see benchmarks/README.md, "Allocation objective".
 
-Eq. 2 and 7 hold. Eq. 3 need not: where longer levels have room for what a level cannot carry, it may get less, and a
-level may get none. Instead, where an allocation exists that is stable (for every k the levels from k up carry the
-requests from k up, in the mean), the one returned is stable too, provided that latency rises with max_length. Where
-none is, the answer is the one with the lowest mean latency over a minute of that overload.
+Eq. 2 and 7 hold. Eq. 3 need not: where longer levels have room for a level's excess, it may get less, and a level may
+get none. Instead, if some allocation is stable (for every k the levels from k up carry the requests from k up, in the
+mean), the returned one is stable as well, provided that latency rises with max_length. If none is, the result is the
+one with the lowest mean latency over a minute of that overload.
 
-Where the traffic is bursty (`AllocationProblem.burst` above 1) half of the value is that of a second of the busy rate.
+Where the traffic is bursty (`AllocationProblem.burst` above 1), half of the value is that of a second at the busy rate.
 
-Where the rates vary over seconds (`AllocationProblem.variation`) the value has the wait that they would have caused,
-had they come as they did. So every group of levels from k up gets room for the busy moments of its own requests, as far
-as it is cheap: the short requests find room everywhere, the longest only on the longest runtimes.
+Where the rates vary over seconds (`AllocationProblem.variation`), the value includes the wait that the recorded rates
+would have caused. So every group of levels from k up gets room for the busy moments of its requests, as far as it is
+cheap: short requests find room everywhere, the longest only on the longest runtimes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from arlo.planning.traffic.demand import Demand
 
 Counts = NDArray[np.int64]
 
-# Dispatch policies under which requests stay on their level, up to which wait, as a part of the SLO.
+# Dispatch policies that keep requests on their level, and the wait up to which they do, as a share of the SLO.
 STAYING = {"rs": 0.85, "ilb": 1e9}
-HORIZON_MS = 60_000.0  # for which overload is counted
-BURST_MS = 1_000.0  # how long the busy rate lasts
-LEAST_DEVIATION, MOST_BURST = 0.05, 3.0  # of burst_factor
-NEAR_ROUNDS = 4  # of the fixed point for a neighbour, which starts from where its origin ended
-BUSY = 0.97  # quantile of a group's rate in which its moments are busy
-MOVES = 12  # that are looked at closely
+HORIZON_MS = 60_000.0  # time over which overload is counted
+BURST_MS = 1_000.0  # duration of the busy rate
+LEAST_DEVIATION, MOST_BURST = 0.05, 3.0  # limits of burst_factor
+NEAR_ROUNDS = 4  # of the fixed point for a neighbour, which starts where its origin ended
+BUSY = 0.97  # quantile of a group's rate that counts as busy
+MOVES = 12  # moves that are examined closely
 MIN_GAIN = 1e-6
 LEAST_DEMAND = 1e-6  # requests per SLO period
 
@@ -50,7 +50,7 @@ LEAST_DEMAND = 1e-6  # requests per SLO period
 def predicted_mean_ms(problem: AllocationProblem, instances: Sequence[int], *, policy: str = "eft") -> float:
     """Mean latency of `instances` (any number in total, the last at least 1) under random arrivals; 0 without demand.
 
-    Finite under overload, and larger the more of it there is. `policy` is the gateway's dispatch policy.
+    Finite under overload, and larger with more overload. `policy` is the gateway's dispatch policy.
     """
     if len(instances) != len(problem.curves) or min(instances) < 0 or instances[-1] < 1:
         raise ConfigError(
@@ -66,9 +66,9 @@ def predicted_mean_ms(problem: AllocationProblem, instances: Sequence[int], *, p
 def burst_factor(demand: Demand, dispersion: float | None, *, slo_ms: float, span_s: float = 1.0) -> float:
     """`AllocationProblem.burst` from the dispersion of the requests per span (DemandWindow.dispersion).
 
-    A rate common to all bins that deviates by the share v in the mean makes the pooled dispersion 1 + v^2 sum m^2 /
-    sum m, with m the requests of a bin in a span. The factor is 1 + v, up to MOST_BURST; 1 where v is no more than
-    chance makes it, and where the dispersion is not known.
+    A rate common to all bins with a mean deviation of the share v makes the pooled dispersion 1 + v^2 sum m^2 /
+    sum m, with m the requests of a bin in a span. The factor is 1 + v, up to MOST_BURST; 1 if chance explains v,
+    and if the dispersion is not known.
     """
     counts = np.array(demand.mean) * (span_s * 1000 / slo_ms)
     if dispersion is None or not counts.sum():
@@ -78,7 +78,7 @@ def burst_factor(demand: Demand, dispersion: float | None, *, slo_ms: float, spa
 
 
 class QueueingSolver:
-    """See the module. Deterministic but for its time limit; no state between calls."""
+    """See the module. Deterministic except for its time limit; no state between calls."""
 
     name = "exact"
     objective = "queueing"
@@ -89,7 +89,7 @@ class QueueingSolver:
 
     def solve(self, problem: AllocationProblem, *, time_limit_s: float) -> Allocation:
         """Instances for any problem, infeasible ones included. `Allocation.objective` is Eq. 1 at them, to compare
-        with the other solvers; `optimal` is False, as nothing is proven. Out of time: the best so far."""
+        with the other solvers; `optimal` is False, as nothing is proven. After the time limit: the best so far."""
         started_s = monotonic_s()
         instances = self._search(problem, started_s + time_limit_s)
         return Allocation(
@@ -102,7 +102,7 @@ class QueueingSolver:
         )
 
     def predicted_mean_ms(self, problem: AllocationProblem, instances: Sequence[int]) -> float:
-        """As the function of this name, for this solver's policy."""
+        """The mean latency predicted by the module's function, for this solver's policy."""
         return predicted_mean_ms(problem, instances, policy=self._policy)
 
     def _search(self, problem: AllocationProblem, until_s: float) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ class QueueingObjective:
     def values(
         self, counts: Counts, start: Sequence[State] | None = None, rounds: int = ROUNDS
     ) -> tuple[NDArray[np.float64], list[State]]:
-        """The value of each row of `counts`, and the states that the models ended with; `start` as in WaitModel."""
+        """The value of each row of `counts`, and the final states of the models; `start` as in WaitModel."""
         total, states = np.zeros(len(counts)), []
         for i, model in enumerate(self._models):
             value, state = model.mean_ms(counts, None if start is None else start[i], rounds)
@@ -167,13 +167,13 @@ class QueueingObjective:
         return total, states
 
     def stable(self, counts: Counts) -> bool:
-        """Whether the mean demand can be carried for ever."""
+        """Whether the mean demand can be carried indefinitely."""
         return bool((self._models[0].utilisation(counts[None].astype(np.float64))[0] < 1).all())
 
 
 def _some(problem: AllocationProblem) -> AllocationProblem:
-    """The problem with so much demand that the numbers of the model do not vanish. So few requests never meet: their
-    mean latency depends on their shares alone."""
+    """The problem with enough demand that the model's numbers do not vanish. So few requests never meet: their
+    mean latency depends only on their shares."""
     total = sum(problem.demand)
     if total >= LEAST_DEMAND:
         return problem
@@ -181,7 +181,7 @@ def _some(problem: AllocationProblem) -> AllocationProblem:
 
 
 def _busy(problem: AllocationProblem) -> AllocationProblem:
-    """The demand of busy moments, of each group its own: where to begin the search."""
+    """The problem with each group's demand in its busy moments: where the search begins."""
     assert problem.variation is not None
     weights = np.array(problem.variation.spans_s)
     factors = np.array(problem.variation.factors)
@@ -194,7 +194,7 @@ def _busy(problem: AllocationProblem) -> AllocationProblem:
 
 
 def _share_ms(curve: LatencyCurve) -> float:
-    """What a request takes of a busy instance: its part of the batch with the best rate."""
+    """Time that a request takes on a busy instance: its part of the batch with the best rate."""
     return min(ms / rows for rows, ms in curve.points)
 
 
@@ -202,8 +202,8 @@ def largest_capacity(problem: AllocationProblem) -> list[int]:
     """The instances that carry the largest multiple of the demand.
 
     The levels from k up must carry the requests from k up. From the longest level down, each gets the fewest that this
-    asks for (an instance of a shorter level carries more, so nothing is gained by adding them above); the multiple is
-    found by bisection, and what is left over goes to where the utilisation is highest.
+    requires (an instance of a shorter level carries more, so adding them above gains nothing); the multiple is
+    found by bisection, and spare instances go where the utilisation is highest.
     """
     share = [_share_ms(curve) for curve in problem.curves]
     rate = [q / problem.slo_ms for q in problem.demand]
@@ -228,7 +228,7 @@ def largest_capacity(problem: AllocationProblem) -> list[int]:
 
 
 def square_root(problem: AllocationProblem) -> list[list[int]]:
-    """Square-root staffing: each level as many as it has work, and of the rest a part by the root of its work.
+    """Square-root staffing: each level gets its work in workers, and a part of the rest by the root of its work.
 
     Whole numbers by rounding the sums from the longest level down, to the nearest (first list) and up (second).
     """
@@ -246,8 +246,8 @@ def square_root(problem: AllocationProblem) -> list[list[int]]:
 
 
 def _descend(objective: QueueingObjective, start: Counts, until_s: float) -> Counts:
-    """Moves `step` workers from one level to another while that lowers the value; then half as many, down to 1; then
-    whole levels (step 0)."""
+    """Moves `step` workers between levels while that lowers the value; then half as many, down to 1; then whole levels
+    (step 0)."""
     best = start
     values, states = objective.values(best[None])
     value, step = float(values[0]), max(1, int(best.sum()) // 64)
@@ -268,7 +268,7 @@ def _descend(objective: QueueingObjective, start: Counts, until_s: float) -> Cou
 
 
 def _moves(objective: QueueingObjective, best: Counts, states: Sequence[State], step: int) -> Counts:
-    """The moves of `step` workers that promise most: by what a level gains from more, and another loses with less."""
+    """The most promising moves of `step` workers: by one level's gain from more, and another's loss with fewer."""
     levels = len(best)
     unit = step * np.eye(levels, dtype=np.int64)
     givers = [i for i in range(levels) if best[i] - step >= int(i == levels - 1)]
@@ -281,7 +281,7 @@ def _moves(objective: QueueingObjective, best: Counts, states: Sequence[State], 
 
 
 def _merges(best: Counts) -> Counts:
-    """A whole level into the next: from two instances on, no row of single moves need lead there downhill."""
+    """Merges of a level into the next: from two instances on, single moves need not lead there downhill."""
     found = []
     for i in range(len(best) - 1):
         if best[i] > 1:

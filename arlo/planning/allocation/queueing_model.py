@@ -1,27 +1,27 @@
 """Mean latency of an allocation under random arrivals. Pure; the model behind `queueing.py`.
 
 Requests arrive one by one, at random (Poisson), and the gateway sends each to the instance that will finish it first.
-A level of c instances with service time s is then one queue with c servers. Its state is the wait W: how long until its
+A level of c instances with service time s is then one queue with c servers. Its state is the wait W: the time until its
 first instance is free. Two parts are added:
 
-1. Every level on its own, the levels taken as independent. A request of class k (whose shortest fitting level is k)
+1. Every level alone, the levels taken as independent. A request of class k (whose shortest fitting level is k)
    joins level j at W_j = w when no other fitting level i finishes it sooner, with probability prod_i P(W_i > w + s_j -
    s_i). That makes the arrival rate of a level a falling function lambda_j(w): as its wait grows, its requests go to
    longer levels. Below c requests the level is an Erlang loss system; above, W is a diffusion with drift
    lambda_j(w) s / c - 1, whose density is exp(-K integral (c/s - lambda_j)) with K = 2 for a fixed service time: for a
-   constant rate this is P(W > 0) of Erlang C and the mean wait of M/D/1 exactly, of M/D/c nearly. What the
-   levels assume of each other is iterated to a fixed point.
-2. Levels are not independent when there is much to do: they are busy together. For each k the levels from k up
+   constant rate this is P(W > 0) of Erlang C and the mean wait of M/D/1 exactly, of M/D/c nearly. The levels'
+   assumptions about each other are iterated to a fixed point.
+2. Levels are not independent under load: they are busy together. For each k the levels from k up
    are the only ones that serve the classes from k up; together they are one server of rate mu_k = sum N_i / s_i with
    utilisation x_k. Its wait x^5 / (2 mu (1 - x)), the factor x^4 being fitted to simulation, is added for the
-   worst k that a class belongs to. So that overload is finite and more of it is worse, the wait is that of a queue
-   which starts empty and lasts `horizon_ms` (the coordinate-transformed curve of time-dependent delay). For a level by
-   itself this part is too much: its mean latency is at most 1.4 times that of M/D/c up to 90 % of capacity, 1.6 above.
+   worst k that a class belongs to. To keep overload finite, and more of it worse, the wait is that of a queue
+   which starts empty and lasts `horizon_ms` (the coordinate-transformed curve of time-dependent delay). For a single
+   level this part is too large: its mean latency is at most 1.4 times that of M/D/c up to 90 % of capacity, 1.6 above.
 
 Under a policy that demotes only when a level is congested (`rs`), level j keeps its own requests until W reaches
 `spill_ms[j]`.
 
-A WaitModel knows rates that stay as they are. `Replay` adds what it costs when they do not.
+A WaitModel assumes constant rates. `Replay` adds the cost of rates that vary.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 K = 2.0
-POINTS = 36  # of a level's grid of waits
-THRESHOLDS = 6  # longer levels whose jump in lambda_j(w) gets a cell of its own
+POINTS = 36  # in a level's grid of waits
+THRESHOLDS = 6  # longer levels whose jump in lambda_j(w) gets a separate cell
 JUMP = 1e-6
 ROUNDS = 12
 STEP = 0.9  # of a round towards the fixed point
 LAST = 8.0  # longest wait of the grid, in times of the longest level
-LARGE = 1e6  # of one term of the Erlang formula
+LARGE = 1e6  # bound of one term of the Erlang formula
 SWING = 1.5  # exponent of the factors of a Variation
-MARGIN = 0.03  # by which the rates may be higher than they were, or workers lost to replacement
-LEAST_FACTOR = 0.02  # so that the exponent has something to take
-CAPACITIES = 64  # of a group of levels, at which a Replay is computed
-LOWEST = 0.5  # of them, over the mean rate
+MARGIN = 0.03  # share by which the rates may rise, or workers be lost to replacement
+LEAST_FACTOR = 0.02  # so that the exponent has an effect
+CAPACITIES = 64  # capacities of a group of levels, at which a Replay is computed
+LOWEST = 0.5  # the lowest of them, over the mean rate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class WaitModel:
         horizon_ms: float,
         spill_ms: Array | None = None,
     ) -> None:
-        """`alone_ms[j]`: one request on an idle instance. `share_ms[j]`: what it takes of a busy one; less than alone
-        where requests are batched. `full_ms[j]`: a full batch. `spill_ms`: see the module; None for earliest finish.
+        """`alone_ms[j]`: one request on an idle instance. `share_ms[j]`: a request's time on a busy one; less than
+        alone where requests are batched. `full_ms[j]`: a full batch. `spill_ms`: see the module; None: earliest finish.
         """
         self.alone, self.share, self.full, self.rate = alone_ms, share_ms, full_ms, rate
         self._horizon = horizon_ms
@@ -86,8 +86,8 @@ class WaitModel:
         self._shift, self._sure = self._shifts()
 
     def _shifts(self) -> tuple[Array, Array]:
-        """Matrices [i, w', (j, w)] that turn P(W_i > w') into P(W_i > w + s_j - s_i), and where that is 1 whatever W_i
-        is. For i = j it is 1: a level does not compete with itself."""
+        """Matrices [i, w', (j, w)] that turn P(W_i > w') into P(W_i > w + s_j - s_i), and where that is 1 for any W_i.
+        For i = j it is 1: a level does not compete with itself."""
         levels, points = self.waits.shape
         shift = np.zeros((levels, points, levels, points))
         sure = np.zeros((levels, levels, points))
@@ -105,8 +105,8 @@ class WaitModel:
     def mean_ms(
         self, counts: NDArray[np.int64], start: State | None = None, rounds: int = ROUNDS
     ) -> tuple[Array, State]:
-        """Mean latency for each row of `counts` [allocations, levels], and the state that it ended with. `start` (of
-        one allocation or of each) saves rounds."""
+        """Mean latency for each row of `counts` [allocations, levels], and the final state. `start` (of one allocation
+        or of each) saves rounds."""
         n = counts.astype(np.float64)
         absent = (counts == 0)[:, :, None]
         if start is None:
@@ -183,7 +183,7 @@ class WaitModel:
         return offered / capacity, capacity
 
     def common_ms(self, n: Array) -> Array:
-        """The wait that levels share (2.), mean over the requests."""
+        """The wait that levels share (part 2), as the mean over the requests."""
         x, mu = self.utilisation(n)
         factor = 4 * np.minimum(x, 1) ** 4 * x / (mu * self._horizon)
         wait = self._horizon / 4 * ((x - 1) + np.sqrt((x - 1) ** 2 + factor))
@@ -191,19 +191,19 @@ class WaitModel:
 
 
 class Replay:
-    """The wait that comes of rates that vary over seconds: for each k, the requests of the classes from k up as they
-    came, as a fluid, through the levels from k up.
+    """The wait caused by rates that vary over seconds: for each k, the recorded requests of the classes from k up, as a
+    fluid, through the levels from k up.
 
-    While more comes than the group can carry, a backlog grows by the difference; afterwards it drains at the spare
+    While more arrives than the group can carry, a backlog grows by the difference; afterwards it drains at the spare
     capacity. A request waits for the backlog that it finds. Of the groups that a class belongs to, the one with the
-    longest mean wait counts. What has been seen is one path of many, and the next one may be worse: the factors are
+    longest mean wait counts. The recorded path is one of many, and the next one may be worse: the factors are
     raised to the power SWING.
 
-    A group's backlog depends on its capacity alone, so that the mean waits are tabulated once.
+    A group's backlog depends only on its capacity, so the mean waits are tabulated once.
     """
 
     def __init__(self, *, rate: Array, share_ms: Array, spans_ms: Array, factors: Array) -> None:
-        """`rate`, `share_ms` as WaitModel has them. `spans_ms` [spans] and `factors` [spans, levels] of a Variation."""
+        """`rate`, `share_ms`: as in WaitModel. `spans_ms` [spans] and `factors` [spans, levels] of a Variation."""
         levels = len(rate)
         self._share = share_ms
         group = np.cumsum(rate[::-1])[::-1]
@@ -238,7 +238,7 @@ class Replay:
 
 
 def _grid(alone: Array, level: int, last: float) -> Array:
-    """Waits of a level, float64[POINTS] from 0: at both sides of each wait at which an idle longer level would be as
+    """Waits of a level, float64[POINTS] from 0: on both sides of each wait at which an idle longer level would be as
     soon, and between, denser near 0."""
     longer = np.unique(alone[level + 1 :] - alone[level])
     fixed = longer[longer > 0][:THRESHOLDS]
@@ -256,7 +256,7 @@ def _below(servers: Array, offered: Array) -> Array:
 
     That is 1 / B(c - 1, A) = sum over m of (c-1)! / (c-1-m)! A^-m.
     """
-    # Far more servers than the load needs: never all busy, and the terms would overflow.
+    # Far more servers than the load needs: they are never all busy, and the terms would overflow.
     servers = np.minimum(servers, np.ceil(offered + 9 * np.sqrt(offered) + 9))
     falling = np.maximum(servers[:, :, None] - np.arange(1, int(servers.max())), 0) / offered[:, :, None]
     return np.asarray(1 + np.cumprod(np.minimum(falling, LARGE), -1).sum(-1))

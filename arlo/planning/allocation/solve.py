@@ -1,4 +1,4 @@
-"""The entry to the allocation solvers: by name, for demands that fit and for those that do not, with a fallback.
+"""The entry to the allocation solvers: by name, for feasible and infeasible demands, with a fallback.
 
     solver = make_solver("exact", objective="queueing")
     allocation, why = allocate_or_keep(problem, solver, last, time_limit_s=5.0)
@@ -22,14 +22,14 @@ SolverName = Literal["exact", "gurobi"]
 Objective = Literal["paper", "queueing"]
 SOLVERS: tuple[SolverName, ...] = get_args(SolverName)
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-HEURISTIC = "proportional"  # Allocation.solver where every solver failed
+HEURISTIC = "proportional"  # Allocation.solver if every solver failed
 
 
 def make_solver(name: str, objective: str = "paper", *, policy: str = "eft") -> Solver:
-    """The solver of a name: exact or gurobi. Objective: `paper` (Eq. 1), or `queueing`, which only exact solves
+    """The solver with this name: exact or gurobi. Objective: `paper` (Eq. 1), or `queueing`, which only exact solves
     and which depends on the gateway's dispatch policy.
 
-    ConfigError names the nearest match of an unknown one. The package of gurobi is not looked for here.
+    ConfigError names the nearest match of an unknown one. The gurobi package is not looked for here.
     """
     _check("solver", name, SOLVERS)
     _check("objective", objective, OBJECTIVES)
@@ -38,7 +38,7 @@ def make_solver(name: str, objective: str = "paper", *, policy: str = "eft") -> 
     if name == "gurobi":
         return GurobiSolver()
     if objective == "queueing":
-        # Only here, as numpy and arlo._core take a while to load.
+        # Imported only here, as numpy and arlo._core load slowly.
         from arlo.planning.allocation.queueing import QueueingSolver
 
         return QueueingSolver(policy=policy)
@@ -48,17 +48,17 @@ def make_solver(name: str, objective: str = "paper", *, policy: str = "eft") -> 
 
 
 def allocate(problem: AllocationProblem, solver: Solver, *, time_limit_s: float) -> Allocation:
-    """The solver's optimum; for a problem without a feasible allocation the least-bad one, with its reason.
+    """The solver's optimum; for a problem without a feasible allocation the least bad one, with its reason.
 
     `overload`: the whole demand is scaled down to the largest fraction for which Eq. 2, 3 and 7 hold together, and the
-    plan is the optimum for that; the fraction stands in the reason. So every bin is short of capacity alike.
+    plan is the optimum for that; the reason includes the fraction. So every bin is equally short of capacity.
 
-    `slo_below_latency`: not one request of the longest bin can be on time, whatever N is. Eq. 3 then asks nothing of
-    the longest runtime (M = 0) beyond Eq. 7, and as Eq. 5 sends it all that is left over, Eq. 1 still says which N
-    gives the lowest mean latency; that one is the plan (for a fraction of the demand, if it is overload as well).
+    `slo_below_latency`: not one request of the longest bin can be on time, for any N. Eq. 3 then asks nothing of
+    the longest runtime (M = 0) beyond Eq. 7. As Eq. 5 sends it everything left over, Eq. 1 still shows which N gives
+    the lowest mean latency; that one is the plan (for a fraction of the demand, if it is overload as well).
 
-    In both cases `objective` is Eq. 1 for the real demand, and `optimal` is False. The objective `queueing` has plans
-    for such problems of its own (see there). SolverError: see the solver.
+    In both cases `objective` is Eq. 1 for the real demand, and `optimal` is False. The objective `queueing` has other
+    plans for such problems (see there). SolverError: see the solver.
     """
     reason = problem.infeasible()
     if reason is None or getattr(solver, "objective", "paper") == "queueing":
@@ -80,18 +80,18 @@ def allocate(problem: AllocationProblem, solver: Solver, *, time_limit_s: float)
 def allocate_or_keep(
     problem: AllocationProblem, solver: Solver, last: Allocation | None, *, time_limit_s: float
 ) -> tuple[Allocation, str]:
-    """An allocation in any case, and why it is not the solver's (empty where it is).
+    """An allocation in any case, with the reason why it is not the solver's (empty if it is).
 
     Where the solver fails or finds none in time: the last allocation, if it is for as many runtimes and workers and
-    keeps Eq. 7; else what `exact` finds for Eq. 1; else instances in proportion to the work. What was not solved for
-    now has `optimal` False and its objective for the present demand.
+    keeps Eq. 7; else the result of `exact` for Eq. 1; else instances in proportion to the work. An allocation not
+    solved for the present problem has `optimal` False and its objective for the present demand.
     """
     started_s = monotonic_s()
     try:
         return allocate(problem, solver, time_limit_s=time_limit_s), ""
     except SolverError as error:
         why = f"{solver.name}: {error}"
-    except Exception as error:  # a fault in a solver must not end what serves
+    except Exception as error:  # a fault in a solver must not stop the serving
         why = f"{solver.name}: {error!r}"
     if last is not None and fits(problem, last.instances):
         return _unproven(problem, last.instances, last.solver, monotonic_s() - started_s), f"{why}; kept the last plan"
@@ -103,7 +103,7 @@ def allocate_or_keep(
 
 
 def fits(problem: AllocationProblem, instances: tuple[int, ...]) -> bool:
-    """Whether N is of this problem's size and keeps Eq. 2 and 7."""
+    """Whether N has this problem's size and keeps Eq. 2 and 7."""
     return (
         len(instances) == len(problem.demand)
         and sum(instances) == problem.workers

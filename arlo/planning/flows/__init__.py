@@ -1,1 +1,1 @@
-"""Plans for flows: how many instances of which variants, and which share of the rows takes which path."""
+"""Plans for flows: the number of instances of each variant, and the share of the rows on each path."""

@@ -1,4 +1,4 @@
-"""From a flow to the program that a solver takes, and from its answer to a plan."""
+"""Converts a flow to a solver's program, and the solver's answer to a plan."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Exits = Mapping[tuple[int, int], float]  # (stage, variant) -> share of the rows
 
 
 def options(flow: Flow, stage: int, variants: Sequence[int], limit_s: float) -> tuple[Option, ...]:
-    """Of these variants, with every batch cap that alone would keep the limit and that is worth its latency: of two
-    with the same work the quicker one. Where none keeps the limit, the quickest one stays, for the message."""
+    """Options of these variants, with every batch cap that alone keeps the limit and is worth its latency: of two with
+    the same work the quicker one. If none keeps the limit, the quickest one stays, for the message."""
     found = []
     for variant in variants:
         spec = flow.stages[stage].variants[variant]
@@ -37,8 +37,8 @@ def options(flow: Flow, stage: int, variants: Sequence[int], limit_s: float) -> 
 
 
 def weights(flow: Flow) -> list[float]:
-    """Of each stage [stages]: its share of what its parent's exits leave: exits count alike, as in Loki's mean over
-    source-to-sink paths."""
+    """The weight of each stage [stages]: its share of the weight that its parent's exits leave. Exits count equally, as
+    in Loki's mean over source-to-sink paths."""
     leaves = [0] * len(flow.stages)
     for stage in reversed(flow.order):
         leaves[stage] = sum(leaves[child] for child in flow.children(stage)) or 1
@@ -50,7 +50,7 @@ def weights(flow: Flow) -> list[float]:
 
 
 def _beside_s(flow: Flow, stage: int) -> float:
-    """Least seconds behind a stage whose rows join those of another branch, on which the head is."""
+    """Least seconds after a stage whose rows join those of another branch, which has the head."""
     out = [edge for edge in flow.out(stage) if flow.edges[edge].join and not flow.of_tree(edge)]
     if not out:
         return 0.0
@@ -80,9 +80,9 @@ def problem(
     joule: float = 0.0,
 ) -> FlowProblem:
     """The program of a flow. `variants`: those allowed at each stage; None: all. `factors`, `exits`: measured ones,
-    which go before the flow's. `held` [stages][variants]: the most instances of each; empty: any number.
-    `joule`: accuracy that a joule is worth.
-    Half of the SLO, less the hops, is for executing (Loki, section 4.1): the rest is for waiting.
+    which override the flow's. `held` [stages][variants]: the most instances of each; empty: any number.
+    `joule`: the accuracy that a joule is worth. Half of the SLO, less the hops, is for executing (Loki, section 4.1):
+    the rest is for waiting.
     """
     if not (math.isfinite(demand) and demand > 0):
         raise ConfigError(f"demand must be above 0 requests per second, not {demand}")
@@ -140,8 +140,8 @@ def plan(
     fill: bool,
     reason: str = "",
 ) -> FlowPlan:
-    """A solver's answer as a plan. `fill`: budgets are stretched until the longest path in use fills the SLO; else each
-    is twice the latency, as in Loki's release, the SLO having been halved."""
+    """A solver's answer as a plan. `fill`: budgets are stretched until the longest path in use fills the SLO; otherwise
+    each is twice the latency, as in Loki's release, the SLO having been halved."""
     numbers: dict[tuple[int, int], int] = {}
     made: list[tuple[int, Option, int]] = []
     for at, counts in enumerate(answer.instances):
@@ -155,7 +155,7 @@ def plan(
         for at, load in enumerate(problem.load(policy)):
             path = tuple(numbers[j, policy[j]] for j in problem.line(at) if (j, policy[j]) in numbers)
             if len(path) < len(problem.line(at)):
-                continue  # nothing comes here: a factor of 0
+                continue  # no row comes here: a factor of 0
             shares[at, path] = shares.get((at, path), 0.0) + share
             if load > 0:
                 work = problem.stages[at].options[policy[at]].work_s
@@ -186,7 +186,7 @@ def plan(
     routes = tuple(Route(flow.order[at], path, share) for (at, path), share in sorted(shares.items()) if share > 1e-12)
     work = problem.demand / problem.utilisation
     joules = math.fsum(share * problem.joules(policy) for policy, share in answer.mixes)
-    # A plan of greater accuracy than this, and of a value that is proven impossible, draws more.
+    # A plan with more accuracy than this, and a value proven impossible, draws more.
     bound = answer.bound + problem.joule * joules
     return FlowPlan(
         flow=flow,
@@ -211,7 +211,7 @@ def plan(
 def _feasible(
     problem: FlowProblem, leaves: Sequence[int], made: Sequence[tuple[int, Option, int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """Paths of pools from the root to a leaf that keep the limit, whether they are used or not."""
+    """Paths of pools from the root to a leaf that keep the limit, used or not."""
     found: list[tuple[int, ...]] = []
     for leaf in leaves:
         paths: list[tuple[int, ...]] = [()]

@@ -1,5 +1,5 @@
-"""What is odd about a flow before it is served: paths that are too long, variants that are never worth it, profiles
-that do not rise."""
+"""Reports oddities of a flow before it is served: paths that are too long, variants that are never worth it,
+profiles that do not rise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arlo.planning.flows.steps import slo_below_latency
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathLatency:
-    """From the entry to a leaf, at the smallest batches."""
+    """Latency from the entry to a leaf, at the smallest batches."""
 
     name: str  # stages
     least_ms: float  # of the quickest variants
@@ -25,15 +25,15 @@ class PathLatency:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Findings:
-    """Of `check`."""
+    """The result of `check`."""
 
-    problems: tuple[str, ...]  # nothing can be served
+    problems: tuple[str, ...]  # reasons why nothing can be served
     warnings: tuple[str, ...]
     paths: tuple[PathLatency, ...]
 
 
 def check(flow: Flow) -> Findings:
-    """Looks at a flow that was loaded."""
+    """Check a loaded flow."""
     asked = build.problem(flow, demand=1.0, workers=1, utilisation=flow.known_utilisation)
     late = slo_below_latency(asked)
     warnings = [
@@ -66,7 +66,7 @@ def _path(flow: Flow, leaf: int) -> PathLatency:
 
 
 def _dominated(flow: Flow, stage: int) -> list[str]:
-    """Variants that another one beats in everything: accuracy, time of a row, rows that it sends on, power."""
+    """Variants that another one beats in everything: accuracy, time of a row, rows sent on, power."""
     spec = flow.stages[stage]
     found = []
     for k, variant in enumerate(spec.variants):
@@ -74,7 +74,7 @@ def _dominated(flow: Flow, stage: int) -> list[str]:
             if j == k or not _beats(flow, stage, j, k):
                 continue
             if _beats(flow, stage, k, j) and k < j:
-                continue  # alike: the first one stays
+                continue  # equal: the first one stays
             found.append(
                 f"stage {spec.name!r}: {variant.name!r} is dominated by {other.name!r}, which is no less accurate and"
                 " no slower: leave it out"

@@ -1,4 +1,4 @@
-"""What a flow carries, and what plans come to as demand grows."""
+"""The capacity of a flow, and its plans as demand grows."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 
-PROBE = 1e6  # requests per second: far beyond what is asked for
+PROBE = 1e6  # requests per second: far beyond any demand
 
 
 def capacity(
     flow: Flow, workers: int, *, utilisation: float = 1.0, variants: Sequence[Sequence[int]] | None = None
 ) -> float:
-    """Requests per second that so many workers carry at most, whatever their accuracy, with these variants of each
-    stage (None: all); 0 where no path is short enough."""
+    """Requests per second that these workers carry at most, at any accuracy, with these variants of each stage
+    (None: all); 0 if no path is short enough."""
     solver, demand, found = ExactFlowSolver(), PROBE, 0.0
-    for _ in range(3):  # the share served is known to 1e-4: near 1 the rate is, too
+    for _ in range(3):  # the share served is known to 1e-4: near 1 the rate is as well
         asked = build.problem(flow, demand=demand, workers=workers, utilisation=utilisation, variants=variants)
         answer = solver.solve(asked, served_only=True)
         if answer is None or answer.served <= 0:
@@ -28,7 +28,7 @@ def capacity(
         found = demand * answer.served
         if answer.served > 0.9:
             break
-        demand *= 1 + answer.relaxed  # what could be served with fractions of instances
+        demand *= 1 + answer.relaxed  # the demand served with fractions of instances
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a planner knows of the traffic: demand by an average that forgets, factors of edges (Loki, section 4)."""
+"""A planner's view of the traffic: demand by an average that forgets, factors of edges (Loki, section 4)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from arlo.errors import ConfigError
 
 COM = 1.6  # centre of mass, in samples of a second: alpha = 1 / 2.6
 WINDOW = 20  # samples
-PRIOR = 50.0  # rows that the flow's own factor counts for
+PRIOR = 50.0  # rows that the flow's factor counts for
 
 
 def ewma(samples: Sequence[float], com: float = COM) -> float:
-    """Mean of samples, oldest first, of weights (1 - alpha)^age that add up to 1; alpha = 1 / (1 + com)."""
+    """Mean of samples, oldest first, with weights (1 - alpha)^age that add up to 1; alpha = 1 / (1 + com)."""
     if not samples:
         raise ConfigError("an average needs at least one sample")
     keep = com / (1 + com)
@@ -34,7 +34,7 @@ class Demand:
     samples: list[float] = dataclasses.field(default_factory=list)
 
     def add(self, count: float) -> None:
-        """Roots that came in one second."""
+        """Add the roots of one second."""
         self.samples = [*self.samples, count][-self.window :]
 
     def rate(self) -> float:
@@ -43,21 +43,21 @@ class Demand:
 
 
 class LiveFactors:
-    """Mean rows at an edge's head for a row of a variant at its tail: measured, with the flow's own as a prior."""
+    """Mean rows at an edge's head for a row of a variant at its tail: measured, with the flow's factor as a prior."""
 
     def __init__(self, flow: Flow, prior: float = PRIOR, com: float = COM) -> None:
         self._flow, self.prior, self.keep = flow, prior, com / (1 + com)
-        self._seen: dict[tuple[int, int], tuple[float, float]] = {}  # parents, children, both forgotten alike
+        self._seen: dict[tuple[int, int], tuple[float, float]] = {}  # parents, children, both forgotten equally
 
     def add(self, edge: int, variant: int, parents: int, children: int) -> None:
-        """What one sample (a heartbeat's worth) saw."""
+        """Add one sample (one heartbeat)."""
         if parents < 0 or children < 0:
             raise ConfigError("counts of parents and children must be at least 0")
         had_parents, had_children = self._seen.get((edge, variant), (0.0, 0.0))
         self._seen[edge, variant] = (had_parents * self.keep + parents, had_children * self.keep + children)
 
     def factors(self) -> dict[tuple[int, int], float]:
-        """By (edge, variant of the tail), of the edges that were seen."""
+        """Factors by (edge, variant of the tail), of the edges that were seen."""
         return {
             (edge, variant): (self.prior * self._flow.factor(edge, variant) + children) / (self.prior + parents)
             for (edge, variant), (parents, children) in self._seen.items()
@@ -65,5 +65,5 @@ class LiveFactors:
 
 
 def worth(utility: float, gain: float, cost_s: float, price: float) -> bool:
-    """Whether a row should go on: the accuracy that it gains is worth more than the worker-seconds that it costs."""
+    """Whether a row should go on: its gain in accuracy is worth more than the worker-seconds that it costs."""
     return utility * gain > price * cost_s

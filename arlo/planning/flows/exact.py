@@ -8,14 +8,14 @@ from arlo import _core
 from arlo.planning.flows.problem import Answer, FlowProblem
 
 MAX_NODES = 20_000
-GAP = 1e-4  # accuracy: a hundredth of a point, which no profile knows; the default of Gurobi, too
+GAP = 1e-4  # accuracy: a hundredth of a point, finer than any profile; also Gurobi's default
 
 
 class ExactFlowSolver:
-    """Branch and bound over the instances of pools; its bound is the program with fractions of instances.
+    """Branch and bound over the instances of pools; its bound is the program with fractional instances.
 
-    A plan is optimal when no other one can be better by more than `gap`. After `max_nodes` the best plan found is the
-    answer, with `optimal` False and the bound that is left.
+    A plan is optimal when no other one can be better by more than `gap`. After `max_nodes` the result is the best plan
+    so far, with `optimal` False and the remaining bound.
     """
 
     name = "exact"
@@ -26,7 +26,7 @@ class ExactFlowSolver:
     def solve(
         self, problem: FlowProblem, *, served: float = 1.0, served_only: bool = False, target: float = math.inf
     ) -> Answer | None:
-        """See FlowSolver."""
+        """Solve a program; see FlowSolver."""
         stages = [
             (
                 stage.parent,

@@ -1,4 +1,4 @@
-"""Exits that follow the load, in a plan: the price at which rows are sent on is the price that the plan then has."""
+"""Load-dependent exits in a plan: rows are sent on at the same price that the plan then has."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.planning.flows.problem import FlowPlan
 
 HALVINGS = 10
-RANGE = 1e4  # between the price at which nothing goes on and the least one that is looked at
-WHOLE = 1e-4  # share of the demand that may be left over
+RANGE = 1e4  # between the price at which no row goes on and the lowest price tried
+WHOLE = 1e-4  # share of the demand that may be unserved
 
 
 def settled(flow: Flow, records: RowOutcomes, plan: Callable[[Flow, RowOutcomes], FlowPlan]) -> FlowPlan:
-    """The plan of a flow at which both agree, to a hundredth. The dearer time is the fewer rows go on, and the less
-    dear it is then: so the price is found by halving. At none all that gain go on, if there is room; where not all
-    can be served, fewer go on."""
+    """The plan of a flow at which both prices agree, to a hundredth. The dearer time is, the fewer rows go on, which
+    makes it cheaper: so the price is found by halving. At price 0 every row that gains goes on, if there is room;
+    where not all can be served, fewer go on."""
     found = plan(*at_price(flow, records, 0.0))
     if found.price <= 0 and found.served >= 1 - WHOLE:
         return found

@@ -1,4 +1,4 @@
-"""What counters of the gateway say of the traffic of a flow: roots per second, factors, exits, rows by stage. Pure."""
+"""The traffic of a flow from the gateway's counters: roots per second, factors, exits, rows by stage. Pure."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from arlo.planning.flows.build import Exits, Factors
 from arlo.planning.flows.demand import Demand, LiveFactors
 from arlo.planning.flows.window import WINDOW_S, Second
 
-MAX_GAP_S = 20.0  # after a longer silence what was counted before says nothing of now
+MAX_GAP_S = 20.0  # after a longer silence, earlier counts say nothing of the present
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VariantCounts:
-    """Of one variant, since the gateway's start."""
+    """Counters of one variant since the gateway's start."""
 
     answered: int
-    ended: int  # of these, rows whose way ends there
-    made: tuple[int, ...]  # rows that became of these, by edge to a stage, in the flow's order
+    ended: int  # of these, rows whose journey ends there
+    made: tuple[int, ...]  # rows made from these, by edge to a stage, in the flow's order
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StageCounts:
-    """Of one stage, since the gateway's start."""
+    """Counters of one stage since the gateway's start."""
 
-    arrived: int  # rows that came to it, whatever became of them
+    arrived: int  # rows that came to it, with any outcome
     variants: tuple[VariantCounts, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a plan is made for."""
+    """The input of a plan."""
 
     demand: float  # roots per second
     factors: Factors
     exits: Exits
-    window: tuple[Second, ...] = ()  # the last seconds beside the plans that were in force, oldest first
+    window: tuple[Second, ...] = ()  # the last seconds, compared with the plans in force, oldest first
 
 
 class FlowTraffic:
-    """Counters in, Traffic out. Factors and exits begin at the flow's own, which count as 50 rows do."""
+    """Counters in, Traffic out. Factors and exits start from the flow's, which count as 50 rows do."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -54,12 +54,12 @@ class FlowTraffic:
         self._exits: dict[tuple[int, int], tuple[float, float]] = {}  # answered, ended; both forgotten as factors are
         self._last: tuple[float, float, tuple[StageCounts, ...]] | None = None  # at, started, counts
         self._place = {stage: at for at, stage in enumerate(flow.order)}
-        self._planned: tuple[float, Factors] | None = None  # what was known when the last plan was made
+        self._planned: tuple[float, Factors] | None = None  # demand and factors at the last plan
         self._window: collections.deque[Second] = collections.deque(maxlen=WINDOW_S)
 
     def add(self, at_s: float, started_s: float, counts: Sequence[StageCounts]) -> None:
-        """Counters, stage by stage in the flow's order, at a moment of a clock that never goes back. They begin again
-        with another `started_s`. Moments less than a second after the last one that counted are passed over."""
+        """Add counters, stage by stage in the flow's order, at a moment of a clock that never goes back. A new
+        `started_s` means that they restarted. Moments less than a second after the last counted one are ignored."""
         stages, last = tuple(counts), self._last
         if len(stages) != len(self._flow.order):
             return
@@ -76,12 +76,12 @@ class FlowTraffic:
             self._window.extend([self._second(stages, last[2], took_s)] * round(took_s))
 
     def planned(self) -> None:
-        """A plan was made for what was seen until now: the seconds that come are held against it."""
+        """Record that a plan was made for the traffic so far: later seconds are compared with it."""
         rate = self._demand.rate()
         self._planned = (rate, self._factors.factors()) if rate > 0 else None
 
     def _second(self, stages: Sequence[StageCounts], last: Sequence[StageCounts], took_s: float) -> Second:
-        """Rows that came over those that the plan's demand and factors make, of whichever variants were taken."""
+        """Rows relative to those that the plan's demand and factors predict, for the variants that were used."""
         assert self._planned is not None
         rate, factors = self._planned
         roots = max(stages[0].arrived - last[0].arrived, 0) / took_s
@@ -105,11 +105,11 @@ class FlowTraffic:
     def _stage(self, at: int, now: StageCounts, before: StageCounts, took_s: float) -> None:
         came = max(now.arrived - before.arrived, 0)
         if at == 0:
-            for _ in range(round(took_s)):  # after a pause each second of it
+            for _ in range(round(took_s)):  # after a pause, once for each second of it
                 self._demand.add(came / took_s)
         stage = self._flow.order[at]
         joined = [i for i, edge in enumerate(self._edges[at]) if self._flow.edges[edge].join]
-        for i in joined:  # a row is made of those of several variants: it is counted of all of them together
+        for i in joined:  # a joined row is made from rows of several variants: counted for all of them together
             pairs = list(zip(now.variants, before.variants, strict=False))
             answered = sum(one.answered - old.answered for one, old in pairs)
             made = sum(one.made[i] - old.made[i] for one, old in pairs)
@@ -132,7 +132,7 @@ class FlowTraffic:
         self._exits[stage, k] = had_answered * keep + answered, had_ended * keep + ended
 
     def seen(self) -> Traffic:
-        """Until now. Roots are 0 per second before two moments were counted."""
+        """The traffic until now. Roots are 0 per second until two moments were counted."""
         prior = self._factors.prior
         return Traffic(
             demand=self._demand.rate(),
@@ -146,7 +146,7 @@ class FlowTraffic:
 
 
 def drawn(flow: Flow, roots: Sequence[int], random: np.random.Generator) -> tuple[Second, ...]:
-    """The window of a served flow whose roots came so, second by second: with plans every `plan_period_s`, and children
+    """The window of a served flow with these roots, second by second: with plans every `plan_period_s`, and children
     drawn from a Poisson distribution around the means of the first variants."""
     traffic, period = FlowTraffic(flow), max(round(flow.plan_period_s), 1)
     came, made = [0] * len(flow.stages), [0] * len(flow.edges)

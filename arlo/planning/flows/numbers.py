@@ -1,4 +1,4 @@
-"""How the core (src/flow/pipeline) numbers a flow, and what it is told of a plan in these numbers. Pure."""
+"""The core's (src/flow/pipeline) numbering of a flow, and a plan's values for the core in these numbers. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PlanValues:
     demand: float  # roots per second
     price: float
     share: list[float]
-    feasible: list[int]  # empty: all are
+    feasible: list[int]  # empty: all are feasible
     rate: list[float]  # rows per second of one instance
     budget_ns: list[int]
     time_ns: list[int]
@@ -39,14 +39,14 @@ class Numbers:
                 self.node[stage, prefix] = len(self.node)
 
     def instances(self, plan: FlowPlan) -> list[int]:
-        """Of each variant, whatever its batch caps."""
+        """Instances of each variant, summed over its batch caps."""
         found = [0] * len(self.variant)
         for pool in plan.pools:
             found[self.variant[pool.stage, pool.variant]] += pool.instances
         return found
 
     def values(self, plan: FlowPlan, *, shared: bool) -> PlanValues:
-        """What the core needs of a plan. `shared`: every worker holds all variants."""
+        """The plan's values for the core. `shared`: every worker holds all variants."""
         share = [0.0] * len(self.node)
         for key, value in plan.shares().items():
             share[self.node[key]] = value

@@ -2,9 +2,9 @@
 
     plan = make_plan(flow, demand=300, workers=20)
 
-In this order: served share; accuracy less what the energy for it is worth (`flow.joule`); fewer workers; fewer moves.
-A part of the capacity is left free (a fixed one, or what window.py finds), and budgets fill the SLO (Loki, HPDC'24,
-section 4, leaves nothing; benchmarks/papers/loki has its planner as printed).
+Priorities: served share; accuracy less the worth of its energy (`flow.joule`); fewer workers; fewer moves.
+A part of the capacity is left free (a fixed one, or the one that window.py finds), and budgets fill the SLO (Loki,
+HPDC'24, section 4, leaves nothing; benchmarks/papers/loki has its planner as printed).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def make_plan(
 
     `factors`: measured rows at the head of an edge for a row of a variant at its tail; `exits`: measured shares of the
     rows of a variant that end at its stage. `outcomes`: recorded rows, for the accuracies of paths. `held`
-    [stages][variants]: at most so many instances of each; empty: any number. `before`: the plan that is in force; of
-    two equally good ones that which moves fewer workers is taken. `within`: accuracy that is given up for fewer
-    workers. `window`: seconds that say the utilisation, where the flow leaves it to them; `utilisation`: in place of
-    the flow's. ConfigError when wrong.
+    [stages][variants]: the most instances of each; empty: any number. `before`: the plan in force; of two equally good
+    plans, the one that moves fewer workers is taken. `within`: accuracy given up for fewer workers. `window`: seconds
+    that determine the utilisation, where the flow leaves it to them; `utilisation`: overrides the flow's. ConfigError
+    when wrong.
     """
     began_s = monotonic_s()
     solver = solver or ExactFlowSolver()
-    counted = bool(factors or exits)  # then what goes on is known
+    counted = bool(factors or exits)  # the shares that go on are known then
 
     def make(flow: Flow, outcomes: RowOutcomes | None) -> FlowPlan:
         def program(utilisation: float) -> FlowProblem:
@@ -91,14 +91,14 @@ def _plan(flow: Flow, problem: FlowProblem, solver: FlowSolver, before: FlowPlan
 
 
 def _best_policies(problem: FlowProblem) -> list[tuple[int, ...]]:
-    """That of the greatest value, however many workers it takes, by a solver with all workers that could be needed."""
+    """Policies with the greatest value at any number of workers, from a solver with more workers than needed."""
     rich = dataclasses.replace(problem, workers=100_000, demand=problem.demand * 1e-6)
     found = ExactFlowSolver(1).solve(rich)
     return [policy for policy, _ in found.mixes] if found is not None and found.mixes else [(0,) * len(problem.stages)]
 
 
 def _keep(problem: FlowProblem, solver: FlowSolver, made: FlowPlan, before: FlowPlan | None) -> FlowPlan:
-    """The instances of the plan in force, where these serve as much as accurately on as many workers."""
+    """The instances of the plan in force, if they serve as much, as accurately, on no more workers."""
     if before is None or made.moves(before) == 0 or before.workers > made.workers:
         return made
     flow, target = made.flow, made.value * made.served

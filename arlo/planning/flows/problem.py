@@ -4,10 +4,10 @@
     U3  rows at a pool = demand x sum f(prefix) m(prefix)        U5  rows x work <= utilisation x instances, per pool
     U6  sum of instances <= workers          U7  of a path that is used: sum of latencies <= its limit
 
-f(prefix) is the share of the demand that takes these variants from the entry on, m(prefix) how many rows one root has
+f(prefix) is the share of the demand that takes these variants from the entry on, m(prefix) the rows that one root has
 become there. A *pool* is (stage, variant, batch cap) with its instances; a worker of a pool holds all lengths of its
 variant. The objective, in order: the share of the demand that is served, its value, fewer workers, fewer moves. Value
-is the accuracy (mean over the exits) less what the joules are worth that workers draw for it. Latencies are seconds,
+is the accuracy (mean over the exits) less the worth of the joules that workers draw for it. Latencies are seconds,
 rates rows per second. Pure.
 """
 
@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 from arlo.catalog.flow import Flow, Prefix
 
 Step = Literal["hardware", "accuracy", "overload"]
-UNSERVED = 1000.0  # what a share of the demand is worth beside its value, where energy has no say
+UNSERVED = 1000.0  # worth of a share of the demand in addition to its value, if energy does not matter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Stage:
     parent: int  # -1: the root
     variants: int
     options: tuple[Option, ...]
-    weight: float  # of what the parent's exits leave of the accuracy's weight
-    limit_s: float  # on the latencies from the root up to and with this stage
+    weight: float  # share of the accuracy's weight that the parent's exits leave
+    limit_s: float  # on the latencies from the root up to and including this stage
     factor: tuple[float, ...]  # by variant of the parent: rows here for one there; root: (1,)
     exit: tuple[float, ...]  # by variant: share of the weight that ends here; a leaf's is 1
-    accuracy: tuple[float, ...]  # by the variants from the root to here, the last one running fastest
+    accuracy: tuple[float, ...]  # by the variants from the root to here, the last one varying fastest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlowProblem:
-    """What a solver is asked."""
+    """A solver's input."""
 
     stages: tuple[Stage, ...]
     demand: float  # roots per second
@@ -64,7 +64,7 @@ class FlowProblem:
     joule: float = 0.0  # accuracy that a joule is worth
 
     def load(self, policy: Sequence[int]) -> list[float]:
-        """Workers [stages] that all of the demand keeps busy, when it takes these options."""
+        """Workers [stages] that the whole demand keeps busy when it takes these options."""
         rows = [0.0] * len(self.stages)
         for i, stage in enumerate(self.stages):
             if stage.parent < 0:
@@ -80,7 +80,7 @@ class FlowProblem:
         return (stage,) if parent < 0 else (*self.line(parent), stage)
 
     def accuracy(self, policy: Sequence[int]) -> float:
-        """Of the rows that take these options: the mean over the exits."""
+        """Accuracy of the rows that take these options: the mean over the exits."""
         weight = [1.0] * len(self.stages)
         found = 0.0
         for i, stage in enumerate(self.stages):
@@ -97,13 +97,13 @@ class FlowProblem:
         return found
 
     def joules(self, policy: Sequence[int]) -> float:
-        """Of a root whose rows take these options."""
+        """Joules of a root whose rows take these options."""
         busy = zip(self.load(policy), self.stages, policy, strict=True)
         return math.fsum(w * stage.options[o].watts for w, stage, o in busy) * self.utilisation / self.demand
 
     @property
     def unserved(self) -> float:
-        """What a share of the demand is worth beside its value: more than its energy can outweigh."""
+        """The worth of a share of the demand in addition to its value: more than its energy can outweigh."""
         rows, most = [1.0] * len(self.stages), 0.0
         for i, stage in enumerate(self.stages):
             if stage.parent >= 0:
@@ -112,7 +112,7 @@ class FlowProblem:
         return UNSERVED + self.joule * most
 
     def value(self, answer: Answer) -> float:
-        """Accuracy less what the energy is worth, over the demand."""
+        """Accuracy less the worth of the energy, over the demand."""
         if self.joule == 0:
             return answer.accuracy
         return answer.accuracy - self.joule * math.fsum(share * self.joules(policy) for policy, share in answer.mixes)
@@ -125,7 +125,7 @@ class FlowProblem:
         )
 
     def least_latency(self) -> tuple[float, float, int]:
-        """(seconds, limit, stage) of the path that is nearest to being too long, or the furthest beyond."""
+        """(seconds, limit, stage) of the path that comes nearest to its limit, or exceeds it most."""
         worst = (0.0, math.inf, 0)
         for i, stage in enumerate(self.stages):
             if math.isinf(stage.limit_s):
@@ -136,27 +136,27 @@ class FlowProblem:
         return worst
 
     def policies(self) -> list[tuple[int, ...]]:
-        """All that keep the limits: for oracles and small problems."""
+        """All policies that keep the limits: for oracles and small problems."""
         choices = itertools.product(*(range(len(stage.options)) for stage in self.stages))
         return [policy for policy in choices if self.feasible(policy)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """What a solver found for a FlowProblem."""
+    """A solver's answer to a FlowProblem."""
 
     instances: tuple[tuple[int, ...], ...]  # by stage and option
     mixes: tuple[tuple[tuple[int, ...], float], ...]  # policy, share of the demand
-    accuracy: float  # sum of share x accuracy: over the demand, what is not served counting 0
+    accuracy: float  # sum of share x accuracy: over the demand, unserved rows counting 0
     served: float
-    relaxed: float  # value with fractions of instances; at least the bound
+    relaxed: float  # value with fractional instances; at least the bound
     bound: float  # proven: nothing has a greater value
-    price: float  # value that one more worker would add, with fractions of instances
+    price: float  # value that one more worker would add, with fractional instances
     optimal: bool
 
     @property
     def workers(self) -> int:
-        """That have an instance."""
+        """The number of workers that have an instance."""
         return sum(map(sum, self.instances))
 
 
@@ -168,9 +168,9 @@ class FlowSolver(Protocol):
     def solve(
         self, problem: FlowProblem, *, served: float = 1.0, served_only: bool = False, target: float = math.inf
     ) -> Answer | None:
-        """The greatest value for `served` of the demand (what cannot be served costs more than any value), or, with
+        """The greatest value for `served` of the demand (an unserved share costs more than any value), or, with
         `served_only`, the greatest share served. With a `target` of the value any plan that reaches it will do; None:
-        none."""
+        no target."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Pool:
     latency_s: float  # of a full batch of the longest rows
     capacity: float  # rows per second, all instances busy all the time
     load: float  # rows per second that the plan sends there
-    budget_s: float  # of a row's time that it may use, waiting included
+    budget_s: float  # of a row's time, waiting included
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,39 +198,39 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class FlowPlan:
-    """What serves a flow until the next plan."""
+    """The plan that serves a flow until the next one."""
 
     flow: Flow
     planner: str
     step: Step
-    demand: float  # roots per second that it is made for
+    demand: float  # roots per second that it was made for
     workers_given: int
     pools: tuple[Pool, ...]
     routes: tuple[Route, ...]  # of every stage, all with a share above 0
     feasible: tuple[tuple[int, ...], ...]  # paths of pools from the entry to a leaf that keep the limit (I of Eq. 7)
     served: float  # share of the demand
-    accuracy: float  # of what is served
+    accuracy: float  # of the served rows
     bound: float  # proven: no plan of these workers is more accurate, at this share served and for no more joules
-    price: float  # accuracy, less what its energy is worth, that one more worker-second would buy
+    price: float  # accuracy, less its energy's worth, that one more worker-second would buy
     utilisation: float
     optimal: bool
     reason: str = ""
-    note: str = ""  # how the utilisation was found, where the window says it
+    note: str = ""  # how the utilisation was found, if by the window
     solve_s: float = 0.0
-    joules: float | None = None  # of a root that is served, in full batches; None: it is not known what variants draw
+    joules: float | None = None  # per served root, in full batches; None: the variants' power is not known
 
     @property
     def value(self) -> float:
-        """Accuracy less what the energy is worth, of what is served."""
+        """Accuracy less the worth of the energy, over the served rows."""
         return self.accuracy - self.flow.joule * (self.joules or 0.0)
 
     @property
     def workers(self) -> int:
-        """That have an instance."""
+        """The number of workers that have an instance."""
         return sum(pool.instances for pool in self.pools)
 
     def shares(self) -> dict[tuple[int, Prefix], float]:
-        """f by (stage, variants from the entry on): of the whole demand."""
+        """The shares f by (stage, variants from the entry on): of the whole demand."""
         found: dict[tuple[int, Prefix], float] = {}
         for route in self.routes:
             key = (route.stage, tuple(self.pools[pool].variant for pool in route.pools))
@@ -238,11 +238,11 @@ class FlowPlan:
         return found
 
     def instances(self) -> dict[tuple[int, int, int], int]:
-        """By (stage, variant, batch cap)."""
+        """Instances by (stage, variant, batch cap)."""
         return {(pool.stage, pool.variant, pool.batch): pool.instances for pool in self.pools}
 
     def backup(self) -> tuple[tuple[int, float], ...]:
-        """Pools with room that the plan does not use, and how much, in rows per second; the most accurate first."""
+        """Pools with room that the plan does not use, and that room in rows per second; the most accurate first."""
         stages = self.flow.stages
         order = sorted(
             range(len(self.pools)),
@@ -252,7 +252,7 @@ class FlowPlan:
         return tuple((i, room) for i, room in left if room > 1e-9 * self.pools[i].capacity)
 
     def moves(self, before: FlowPlan | None) -> int:
-        """Workers that must load something else than they hold."""
+        """Workers that must load a variant that they do not hold."""
         if before is None:
             return 0
         had: dict[tuple[int, int], int] = {}

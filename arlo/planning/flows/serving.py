@@ -1,14 +1,14 @@
-"""The planner of a flow that is served: demand as it is counted, workers per variant, and what the gateway is told.
+"""The planner of a served flow: demand from the counters, workers per variant, and the gateway's plan.
 
-Its models (arlo/planning/models.py) are the variants. What it asks for is a plan of the flow's planner for the roots,
-factors and exits that were counted; workers that the plan does not need keep what they hold, so that nothing moves in
-vain and a burst finds them. What is minimised is the share of the demand that gets no right answer: what is not served,
-and what is answered wrongly by the accuracies of its paths; and beside it what the energy is worth, where `flow.joule`
-says so.
+Its models (arlo/planning/models.py) are the variants. It requests a plan from the flow's planner for the counted roots,
+factors and exits; workers that the plan does not need keep their variants, so that no worker moves in
+vain and a burst finds them. It minimises the share of the demand that gets no right answer: the unserved share, and
+the share answered wrongly according to the accuracies of its paths; if `flow.joule` is set, it adds the worth of the
+energy.
 
-`arlo` moves workers where that falls by `min_gain` of it, and by more until the next plan than the worker-seconds of
-loading are worth at the plan's price; where nothing moves, the gateway gets the best shares for what is held. The
-planners of papers move whenever their plan says so, as printed. Pure; the time is an argument.
+`arlo` moves workers if that falls by `min_gain` of it, and if the fall until the next plan exceeds the worth of the
+worker-seconds of loading at the plan's price; if no worker moves, the gateway gets the best shares for the present
+instances. The papers' planners move whenever their plan asks for it, as printed. Pure; the time is an argument.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from arlo.planning.flows.steps import most_accurate
 from arlo.planning.models import OfModels, Served
 from arlo.planning.planner import Answer, PlannerSettings, Problem, Seen
 
-LENGTHS_FROM = 100  # rows of a stage that were counted: from so many on their lengths are planned for
-LEAST_DEMAND = 1e-3  # roots per second: what is planned for before any came
+LENGTHS_FROM = 100  # counted rows of a stage from which its lengths are planned for
+LEAST_DEMAND = 1e-3  # roots per second: planned for before any came
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlowAnswer(Answer):
-    """An allocation, the plan that it carries out, and the best plan for the instances as they are wanted now."""
+    """An allocation, the plan that it carries out, and the best plan for the instances wanted now."""
 
     plan: FlowPlan
     kept: FlowPlan
-    size: int  # workers that are wanted, of all that there may be
+    size: int  # wanted workers, of all that there may be
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ByFlow(Problem):
-    """Workers divided among the variants of a flow, in the core's order. Pure."""
+    """Divides workers among the variants of a flow, in the core's order. Pure."""
 
     numbers: Numbers
     workers: int
     traffic: Traffic
-    held: tuple[int, ...]  # instances, as they are wanted now
-    before: FlowPlan | None  # in force
+    held: tuple[int, ...]  # instances wanted now
+    before: FlowPlan | None  # the plan in force
     outcomes: RowOutcomes | None
     most: int = 0  # workers that there may be
-    utilisation: float | None = None  # of a plan that was made, for what is compared with it; None: not known yet
+    utilisation: float | None = None  # of an earlier plan, for comparisons with it; None: not known yet
 
     minimises_ms = False
 
@@ -68,7 +68,7 @@ class ByFlow(Problem):
         return max(self.traffic.demand, LEAST_DEMAND)
 
     def plan(self, workers: int, instances: Sequence[int] = ()) -> FlowPlan:
-        """On so many workers; with `instances`, the best for these."""
+        """A plan for these workers; with `instances`, the best one for these."""
         return make_plan(
             self._flow,
             demand=self._demand,
@@ -83,14 +83,14 @@ class ByFlow(Problem):
         )
 
     def solve(self, last: Allocation | None, *, time_limit_s: float) -> FlowAnswer:
-        """A plan, and workers for it; those that it does not need stay where they are, else help the busiest."""
+        """A plan, and workers for it; spare workers stay where they are, else help the busiest variant."""
         del last, time_limit_s
         plan = self.plan(self.workers)
         wanted = self._with_spares(plan)
         held = self.held if sum(self.held) == self.workers else wanted
         kept = plan if held == wanted else self._beside(plan).plan(self.workers, held)
         kept = dataclasses.replace(kept, note=kept.note or plan.note)
-        if not all(any(counts) for counts in self._by_stage(wanted)):  # no row would end: better what there is
+        if not all(any(counts) for counts in self._by_stage(wanted)):  # a stage would be empty: keep the present ones
             wanted, plan = held, kept
         found = Allocation(
             instances=wanted,
@@ -104,7 +104,7 @@ class ByFlow(Problem):
         return FlowAnswer(found, "", plan, kept, size)
 
     def compared(self, answer: Answer) -> ByFlow:
-        """At the utilisation that the window said for the answer."""
+        """The problem at the utilisation that the window gave for the answer."""
         assert isinstance(answer, FlowAnswer)
         return self._beside(answer.plan)
 
@@ -113,7 +113,7 @@ class ByFlow(Problem):
         return dataclasses.replace(self, utilisation=plan.utilisation) if found else self
 
     def loss(self, instances: Sequence[int]) -> float:
-        """Share of the demand without a right answer, and what its energy is worth; infinity where a stage has no
+        """Share of the demand without a right answer, plus the worth of its energy; infinity if a stage has no
         instance."""
         held = self._by_stage(instances)
         if not all(any(counts) for counts in held):
@@ -134,7 +134,7 @@ class ByFlow(Problem):
     def outweighed(
         self, wanted: Sequence[int], best: Sequence[int], load_ms: Sequence[float | None], period_s: float
     ) -> str:
-        """Why the worker-seconds of loading are worth more, at the price in force, than the change gains."""
+        """The reason why the worker-seconds of loading, at the price in force, outweigh the change's gain."""
         more = [max(0, b - a) for a, b in zip(wanted, best, strict=True)]
         load_s = sum(count * (each or 0.0) / 1000 for count, each in zip(more, load_ms, strict=True))
         before = self.loss(wanted)
@@ -148,7 +148,7 @@ class ByFlow(Problem):
         )
 
     def _by_stage(self, instances: Sequence[int]) -> list[list[int]]:
-        """Instances [stages][variants] of numbers by variant in the core's order."""
+        """Instances [stages][variants] from numbers by variant in the core's order."""
         stages = self._flow.stages
         return [
             [instances[self.numbers.variant[s, k]] for k in range(len(stage.variants))]
@@ -162,7 +162,7 @@ class ByFlow(Problem):
             more = min(max(had - counts[v], 0), spare)
             counts[v] += more
             spare -= more
-        load = [0.0] * len(counts)  # workers that are busy all the time
+        load = [0.0] * len(counts)  # workers' worth of constant work
         for pool in plan.pools:
             if pool.capacity > 0:
                 v = self.numbers.variant[pool.stage, pool.variant]
@@ -185,19 +185,19 @@ class Variants(OfModels):
         outcomes: RowOutcomes | None = None,
         most: int = 0,
     ) -> None:
-        """`variants`: in the core's order. `divides`: False where all workers hold all of them. `most`: workers that
-        there may be; 0: those that there are."""
+        """`variants`: in the core's order. `divides`: False if all workers hold all of them. `most`: workers that there
+        may be; 0: the present number."""
         super().__init__(settings, variants, divides=divides)
         self.numbers = Numbers(flow)
         self.traffic = FlowTraffic(flow)
         self._outcomes, self._most = outcomes, most
 
     def count(self, at_s: float, started_s: float, stages: Sequence[StageCounts]) -> None:
-        """Counters of the flow."""
+        """Add the flow's counters."""
         self.traffic.add(at_s, started_s, stages)
 
     def problem(self, workers: int, seen: Seen | None, wanted: Sequence[int]) -> ByFlow:
-        """For what was counted until now. `seen` counts visits: of these the lengths matter, not how many came."""
+        """The problem for the traffic so far. `seen` counts visits: only their lengths matter, not their number."""
         if (flow := self._with_lengths(seen)) != self.numbers.flow:
             self.numbers = Numbers(flow)
         return ByFlow(
@@ -211,8 +211,8 @@ class Variants(OfModels):
         )
 
     def _with_lengths(self, seen: Seen | None) -> Flow:
-        """The flow with the lengths that its stages' rows had, to a hundredth of them; where few came, those of before,
-        at first the file's."""
+        """The flow with the lengths of its stages' rows, to a hundredth of them; a stage with few rows keeps its
+        earlier lengths, at first the file's."""
         flow = self.numbers.flow
         if seen is None:
             return flow
@@ -233,16 +233,16 @@ class Variants(OfModels):
         return dataclasses.replace(flow, stages=tuple(stages))
 
     def routing(self, workers: int) -> Callable[[], FlowPlan] | None:
-        """The plan of workers that hold all variants."""
+        """The plan for workers that hold all variants."""
         return None if self.planned else functools.partial(self.problem(workers, None, ()).plan, workers)
 
     def adopt(self, answer: Answer, *, moves: bool) -> None:
-        """`in_force` is then the plan for what will be held."""
+        """Set `in_force` to the plan for the resulting instances."""
         assert isinstance(answer, FlowAnswer)
         self.size = answer.size
         self.follow(answer.plan if moves else answer.kept)
 
     def follow(self, plan: FlowPlan) -> None:
-        """A plan for what was counted until now is in force."""
+        """Put a plan for the traffic counted so far in force."""
         self.in_force = plan
         self.traffic.planned()

@@ -1,4 +1,4 @@
-"""What planners are made of: the greatest value that can be served, the fewest workers for it, and why not."""
+"""Building blocks of planners: the greatest value that can be served, the fewest workers for it, and why not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from arlo.catalog.flow import Flow
 from arlo.planning.flows.problem import Answer, FlowProblem, FlowSolver
 
-WHOLE = 1e-7  # a share of the demand that is this near to all of it is all of it
+WHOLE = 1e-7  # a share of the demand this near to all of it counts as all of it
 
 
 def best_variants(flow: Flow) -> list[list[int]]:
@@ -20,7 +20,7 @@ def best_variants(flow: Flow) -> list[list[int]]:
 
 
 def slo_below_latency(problem: FlowProblem) -> str | None:
-    """Why no path can be on time, or None."""
+    """The reason why no path can be on time, or None."""
     least, limit, stage = problem.least_latency()
     if least <= limit:
         return None
@@ -32,7 +32,7 @@ def slo_below_latency(problem: FlowProblem) -> str | None:
 
 
 def overload(answer: Answer, problem: FlowProblem) -> str:
-    """What is said when not all of the demand can be served."""
+    """The message for a demand that cannot be served completely."""
     return (
         f"overload: {problem.workers} workers serve {answer.served:.4g} of {problem.demand:.5g} requests per second;"
         " more workers or cheaper variants help"
@@ -40,7 +40,7 @@ def overload(answer: Answer, problem: FlowProblem) -> str:
 
 
 def most_accurate(problem: FlowProblem, solver: FlowSolver) -> Answer:
-    """The largest share that can be served, and the greatest value for it: accuracy, where energy has no say."""
+    """The largest share that can be served, and the greatest value for it: accuracy, if energy does not matter."""
     found = solver.solve(problem)
     assert found is not None
     if found.served >= 1 - WHOLE:
@@ -57,10 +57,10 @@ def most_accurate(problem: FlowProblem, solver: FlowSolver) -> Answer:
 
 
 def fewest_workers(problem: FlowProblem, solver: FlowSolver, best: Answer, within: float) -> Answer:
-    """Of the value of `best` but for `within`, on as few workers as possible."""
+    """The value of `best`, less at most `within`, on as few workers as possible."""
     target = problem.value(best) - within * best.served
     least, most = 1, best.workers
-    while least < most:  # whoever cannot do it with fractions of instances cannot do it at all
+    while least < most:  # workers that fail with fractional instances fail with whole ones
         middle = (least + most) // 2
         found = solver.solve(dataclasses.replace(problem, workers=middle), served=best.served, target=-math.inf)
         if found is not None and found.relaxed >= target - 1e-9:

@@ -1,10 +1,10 @@
-"""The utilisation that a window of seconds allows: what a plan of `arlo` leaves free for what its means do not say.
+"""The utilisation that a window of seconds allows: `arlo` leaves the rest free for variation that its means omit.
 
-A plan is for the mean demand and the mean factors that were known when it was made. Each second of the window says how
-far off that was: how much more work came to each stage than the plan in force was made for. `by_window` replays these
-seconds through a plan as a fluid, as `queueing` does it (allocation/queueing_model.py), and looks for the largest
-utilisation at which ON_TIME of the window's roots are on time. What was seen is one path of many, and the next one may
-be worse: as there, loads are raised to the power SWING, which stands for waits within a second, too. Pure.
+A plan is for the mean demand and the mean factors known when it was made. Each second of the window records the
+deviation: the work that came to each stage relative to the plan in force. `by_window` replays these seconds through
+a plan as a fluid, as `queueing` does it (allocation/queueing_model.py), and looks for the largest utilisation at
+which ON_TIME of the window's roots are on time. The recorded path is one of many, and the next one may be worse: as
+there, loads are raised to the power SWING, which also covers waits within a second. Pure.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from arlo.planning.allocation.queueing_model import SWING
 from arlo.planning.flows.problem import FlowPlan
 
 WINDOW_S = 120  # seconds that are kept
-LEAST_SECONDS = 20  # that say anything of how much the demand varies
+LEAST_SECONDS = 20  # needed to judge how much the demand varies
 ON_TIME = 0.99  # of the window's roots
-LOWEST, HIGHEST = 0.3, 0.95  # utilisation: above, rows wait for what happens within a second
-STEP = 0.02  # to which it is found
+LOWEST, HIGHEST = 0.3, 0.95  # utilisation: above, rows wait because of variation within a second
+STEP = 0.02  # precision of the utilisation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Second:
-    """A second of traffic beside the plan that was in force."""
+    """A second of traffic, compared with the plan in force."""
 
     roots: float  # that came
-    load: tuple[float, ...]  # by stage in the flow's order: work that came over what the plan was made for
+    load: tuple[float, ...]  # by stage in the flow's order: work relative to the plan
 
 
 def on_time(plan: FlowPlan, window: Sequence[Second]) -> float:
-    """Share of the window's roots that would have been answered in time, had this plan served them.
+    """Share of the window's roots that this plan would have answered in time.
 
-    A stage's workers are one fluid queue: rows that one pool cannot carry go to the stage's others. What comes beyond
-    their capacity waits, at most for as long as the pools' budgets leave after executing, and is late beyond that: the
+    A stage's workers are one fluid queue: rows that one pool cannot carry go to the stage's others. Rows beyond their
+    capacity wait, at most for the time that the pools' budgets leave after executing, and are late beyond that: the
     drop rules give up such rows, so that they hold up no others. A root is late with the stage where most rows are.
     """
     place = {stage: at for at, stage in enumerate(plan.flow.order)}
@@ -61,8 +61,8 @@ def on_time(plan: FlowPlan, window: Sequence[Second]) -> float:
 
 
 def by_window(flow: Flow, window: Sequence[Second], plan: Callable[[float], FlowPlan]) -> FlowPlan:
-    """The plan at the flow's utilisation, or where the window says it, at the largest one that keeps ON_TIME; where
-    none does, at that with the most on time. `plan`: makes one at a utilisation."""
+    """The plan at the flow's utilisation or, if the window determines it, at the largest one that keeps ON_TIME; if
+    none does, at the one with the most on time. `plan` makes one at a utilisation."""
     number = flow.known_utilisation
     if flow.utilisation != "window":
         return plan(number)

@@ -1,1 +1,1 @@
-"""Which worker has become slow."""
+"""Detection of workers that have become slow or keep failing."""

@@ -1,9 +1,9 @@
 """Finds the worker whose latency creeps up: throttled, leaking, or sharing its device with something. Pure.
 
-The time of a row is the time that the instance had work divided by the rows it was sent: with one or two rows in flight
-an instance that computes one after the other has no other time between them. It is held against two measures. The
-latency profile says what a row should take. The peers, workers with the same runtime, say what it takes here and now:
-when all of them are slow the profile is wrong, or the machine is, and restarting workers does not help.
+The time of a row is the time that the instance had work divided by the number of rows sent to it: with one or two rows
+in flight an instance that computes one after the other has no other time between them. It is compared with two
+measures. The latency profile gives the expected time of a row. The peers, workers with the same runtime, give its
+present time: if all of them are slow the profile or the machine is at fault, and restarting workers does not help.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from arlo.errors import ConfigError
 
 LONGEST_GRACE_S = 3600.0
-MOST_INTERVALS = 20  # of one observation; what is older says little of now
+MOST_INTERVALS = 20  # of one observation; older ones say little about the present
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """What one worker did in one interval."""
+    """One worker's work in one interval."""
 
     runtime: str
     rows: int  # started
@@ -30,7 +30,7 @@ class Sample:
 
     @property
     def row_ms(self) -> float:
-        """Time of one row."""
+        """Time of one row in ms."""
         return self.busy_s * 1000 / self.rows
 
 
@@ -39,19 +39,19 @@ class Suspect:
     """A worker to recycle."""
 
     worker: str
-    ratio: float  # its time over the larger of what the profile and what the peers say
+    ratio: float  # its time over the larger of the profile's and the peers'
     reason: str
 
 
 class CreepDetector:
-    """Fed with a sample of each worker per interval.
+    """Gets a sample of each worker per interval.
 
     A worker is suspect when its rows take `factor` times as long as the profile says, and as the median of its peers
-    where it has any, in `intervals` observations in a row. An observation has at least `min_rows` rows: a worker that
-    was sent fewer in an interval, because the gateway has found it slow too, is observed over several. Where it has
+    if it has any, in `intervals` observations in a row. An observation has at least `min_rows` rows: a worker that
+    got fewer in an interval, because the gateway has also found it slow, is observed over several. If it has
     peers but none has an observation that ends now, nothing is concluded.
 
-    There is one suspect at a time, the worst: no other follows before that one is seen again, at the earliest, or its
+    There is one suspect at a time, the worst: the next one follows, at the earliest, when that one is seen again or its
     grace period is over. In its grace period a worker is neither judged nor a measure for its peers. It is `grace_s`,
     and doubles up to an hour each time that a worker is suspect again without having been well in between: restarting
     does not help it.
@@ -69,7 +69,7 @@ class CreepDetector:
         self._first_grace_s = grace_s
         self._slow: dict[str, tuple[str, int]] = {}  # worker -> runtime, observations in a row
         self._grace: dict[str, tuple[float, float]] = {}  # worker -> end, length
-        self._begun: dict[str, tuple[Sample, int]] = {}  # observations with too few rows yet, over so many intervals
+        self._begun: dict[str, tuple[Sample, int]] = {}  # observations with too few rows yet, number of intervals
         self._away: str | None = None  # the last suspect, until it is seen again
 
     def observe(self, now_s: float, samples: Mapping[str, Sample]) -> list[Suspect]:
@@ -81,7 +81,7 @@ class CreepDetector:
         found = self._slow_ones(now_s, samples, measured)
         for worker in set(measured) - set(found):
             if not self._in_grace(worker, now_s):
-                self._grace.pop(worker, None)  # it is well: the next grace period is a short one again
+                self._grace.pop(worker, None)  # it is well: its next grace period is short again
         waiting = {
             worker: (runtime, count)
             for worker, (runtime, count) in self._slow.items()
@@ -158,7 +158,7 @@ class CreepDetector:
         return worker in self._grace and now_s < self._grace[worker][0]
 
     def _forget(self, now_s: float) -> None:
-        """Drop what is remembered of workers that have been out of their grace period for long."""
+        """Forget workers that have been out of their grace period for long."""
         self._grace = {
             worker: (end_s, length)
             for worker, (end_s, length) in self._grace.items()

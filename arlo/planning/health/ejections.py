@@ -1,6 +1,6 @@
-"""Which workers the gateway takes out of service again and again. Pure: no clock, no I/O.
+"""Finds workers that the gateway takes out of service again and again. Pure: no clock, no I/O.
 
-One ejection may be a moment's fault, and the gateway lets the worker back by itself. A worker whose device is broken
+One ejection may be a momentary fault, and the gateway readmits the worker by itself. A worker with a broken device
 answers health checks, comes back, and fails the next rows; only a restart helps it.
 """
 
@@ -14,7 +14,7 @@ WITHIN_S = 600.0
 
 
 class EjectionWatch:
-    """Fed with counts of ejections by instance, as the gateway counts them from its start."""
+    """Gets counts of ejections by instance, as the gateway counts them from its start."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}  # instance -> ejections when last seen
@@ -23,8 +23,8 @@ class EjectionWatch:
     def observe(self, now_s: float, instances: Iterable[tuple[str, str, int]]) -> list[str]:
         """Workers that were ejected EJECTIONS times within WITHIN_S. `instances`: id, worker, ejections so far.
 
-        A worker is named once for these ejections. None is while more than half of the workers are ejected now and
-        then: what they have in common, such as a busy machine, no restart would mend.
+        A worker is named once for these ejections. No worker is named while more than half of them are ejected now and
+        then: a restart would not fix a common cause, such as a busy machine.
         """
         seen: dict[str, int] = {}
         workers: set[str] = set()
@@ -32,7 +32,7 @@ class EjectionWatch:
             seen[instance] = count
             workers.add(worker)
             before = self._counts.get(instance, 0)
-            new = count - before if count >= before else count  # fewer: the gateway or the instance began anew
+            new = count - before if count >= before else count  # fewer: the gateway or the instance restarted
             self._times.setdefault(worker, deque(maxlen=EJECTIONS)).extend([now_s] * min(new, EJECTIONS))
         self._counts = seen
         for times in self._times.values():
@@ -47,5 +47,5 @@ class EjectionWatch:
         return found
 
     def restarted(self, worker: str) -> None:
-        """Its process is another one: what was before does not count."""
+        """Forget the ejections of a worker whose process was restarted."""
         self._times.pop(worker, None)

@@ -1,1 +1,1 @@
-"""How many runtimes, for which maximum lengths, and whether they pay."""
+"""The number of runtimes, their maximum lengths, and whether they pay."""

@@ -2,7 +2,7 @@
 
     recommendation = advise(manifest, {12: 400, 60: 90, 300: 10}, lengths="tweets")
 
-All figures are of single rows (batch 1) as they were measured, so nothing here knows CPUs from GPUs: where kernels for
+All figures are measured times of single rows (batch 1), so nothing here distinguishes CPUs from GPUs: where kernels for
 a fixed shape are quicker, static wins by measurement, and where they are not, the dynamic runtime does.
 """
 
@@ -29,15 +29,15 @@ work on the machine while the static one was measured: fixing the shape takes aw
 
 
 def advise(manifest: Manifest, counts: Mapping[int, int], *, lengths: str) -> Recommendation | None:
-    """Compare the runtimes over the traffic and recommend which to serve.
+    """Compare the runtimes over the traffic and recommend the ones to serve.
 
-    counts: requests by length in tokens; longer ones than the longest runtime takes are left out, as nothing serves
-    them. lengths: what that traffic is, for people. None where `missing` has something to say, or no request is left.
+    counts: requests by length in tokens; those longer than the longest runtime are left out, as nothing serves them.
+    lengths: a description of that traffic, for people. None if `missing` returns a sentence, or no request is left.
 
     Expected times: `static`, every row on the shortest static runtime that takes it, padded to its max_length;
-    `dynamic`, at its own length, between measured lengths linear and outside them flat, as the gateway reads a
+    `dynamic`, at its real length, linear between measured lengths and flat outside them, as the gateway reads a
     profile; `padded`, all on the longest static runtime; `profiles`, on an engine with several optimisation profiles,
-    where there is one. At equal times the dynamic runtime is better: see LEAST_SAVED.
+    if there is one. At equal times the dynamic runtime is better: see LEAST_SAVED.
     """
     if missing(manifest):
         return None
@@ -78,7 +78,7 @@ def advise(manifest: Manifest, counts: Mapping[int, int], *, lengths: str) -> Re
 
 
 def missing(manifest: Manifest) -> str:
-    """What is not there to compare static and dynamic runtimes, a sentence without full stop; empty: all is."""
+    """The part missing for a comparison of static and dynamic runtimes: a sentence without full stop, empty if none."""
     static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
     dynamic = list(_dynamic(manifest).values())
     if not static:
@@ -99,9 +99,9 @@ def missing(manifest: Manifest) -> str:
 
 
 def dynamic_runtime(manifest: Manifest) -> Runtime | None:
-    """The dynamic runtime to serve, where any is: the longest; of two such the one that was measured quicker.
+    """The dynamic runtime to serve, if any: the longest; of two such the one measured quicker.
 
-    They can be two where one has several optimisation profiles: that one only if the recommendation found it quicker.
+    There are two if one has several optimisation profiles: it is used only if the recommendation found it quicker.
     """
     found = _dynamic(manifest)
     longest = max((runtime.max_length for runtime in found.values()), default=0)
@@ -157,12 +157,12 @@ def _why(serve: str, rival: str, mean_us: dict[str, float], lengths: str) -> str
 
 
 def _digits(value: float) -> str:
-    """Three digits, never as a power of ten."""
+    """Three significant digits, never as a power of ten."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _doubt(compared: tuple[Compared, ...]) -> str:
-    """What there is to say where the figures cannot be those of a quiet machine; empty otherwise."""
+    """A warning if the figures cannot be those of a quiet machine; empty otherwise."""
     odd = [
         row
         for row in compared

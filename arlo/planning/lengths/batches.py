@@ -1,6 +1,6 @@
-"""How many rows a batch of each maximum length should hold: as many as still save something for each row. Pure.
+"""The rows that a batch of each maximum length should hold: as many as still save time for each row. Pure.
 
-A larger batch than that only makes its rows wait for each other, takes memory, and has to be built and measured.
+A larger batch only makes its rows wait for each other, takes memory, and has to be built and measured.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Points = Mapping[int, float]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a runtime takes, in 10^6 bytes: its weights, and room for each token of a full batch."""
+    """Memory of a runtime in 10^6 bytes: its weights, and room for each token of a full batch."""
 
     weights_mb: float
     token_mb: float
 
     def of(self, length: int, rows: int) -> float:
-        """Of a runtime of that maximum length and batch."""
+        """Memory of a runtime with that maximum length and batch."""
         return self.weights_mb + self.token_mb * length * rows
 
 
@@ -47,16 +47,16 @@ class BatchChoice:
 
 
 def worthwhile_rows(points: Points, least_saving: float = LEAST_SAVING) -> int:
-    """The rows of the smallest batch over which no larger one saves `least_saving` of a row's time for each doubling.
+    """The rows of the smallest batch above which no larger one saves `least_saving` of a row's time for each doubling.
 
-    points: batches of 1, 2, 4, ... rows; others are left out. ConfigError where there is none of one row.
+    points: batches of 1, 2, 4, ... rows; others are ignored. ConfigError without one of one row.
     """
     return 1 << worthwhile(_shares(points), least_saving) - 1
 
 
 def measure_on(points: Sequence[tuple[int, float]], least_saving: float = LEAST_SAVING) -> bool:
-    """Whether twice the rows are worth measuring, after batches of 1, 2, 4, ... as (rows, microseconds): not when the
-    last two doublings saved less than pays, as one alone may be noise."""
+    """Whether twice the rows are worth measuring, after batches of 1, 2, 4, ... as (rows, microseconds): no, if the
+    last two doublings saved too little; a single one may be noise."""
     shares = [us / rows for rows, us in points]
     if points[-1][0] * 2 > MOST_ROWS:
         return False
@@ -70,11 +70,11 @@ def choose_batches(
     memory: Memory | None = None,
     limit_mb: float | None = None,
 ) -> tuple[BatchChoice, ...]:
-    """For each maximum length of `measured`, ascending, the rows of its batch, and why.
+    """The rows of the batch for each maximum length of `measured`, ascending, with the reason.
 
-    limit_mb: that all runtimes together may take by `memory`, as on a worker that holds them all. Where they take more,
-    that batch is halved, again and again, which loses the least time of a row for the memory that it sets free.
-    ConfigError where they do not fit with one row each.
+    limit_mb: for all runtimes together by `memory`, as on a worker that holds them all. If they take more, batches are
+    halved one by one, always the one that loses the least time of a row for the memory that it frees.
+    ConfigError if they do not fit with one row each.
     """
     best = {length: worthwhile_rows(points, least_saving) for length, points in sorted(measured.items())}
     fitting = dict(best)
@@ -98,7 +98,7 @@ def choose_batches(
 
 def _fit(rows: dict[int, int], measured: Mapping[int, Points], memory: Memory, limit_mb: float) -> None:
     def lost(length: int) -> float:
-        """Share of a row's time that is lost for each token of room."""
+        """Share of a row's time that is lost for each freed token of room."""
         now, points = rows[length], measured[length]
         return (2 * points[now // 2] / points[now] - 1) / (length * now / 2)
 

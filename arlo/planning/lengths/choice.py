@@ -1,4 +1,4 @@
-"""How many runtimes, and for which maximum lengths (paper, section 3.3, "Determine the max length"). Pure.
+"""The number of runtimes, and their maximum lengths (paper, section 3.3, "Determine the max length"). Pure.
 
     curve = CostCurve(points=((64, 1152.0), (128, 1681.0), (512, 4860.0)), reading="steps")
     choice = choose(curve, counts, max_runtimes=8)  # counts[n]: requests of n tokens, n = 0 .. the longest served
@@ -8,11 +8,11 @@ A request runs on the shortest runtime that takes it, so a set of maximum length
 
     sum over b of q(b) * cost(the shortest maximum length that is at least b)
 
-and for each number of runtimes the set that costs least is found exactly, by dynamic programming. The paper takes every
-step of the latency staircase (64, 128, ..., 512 for TensorRT and BERT): that set is evaluated beside the best ones.
+and for each number of runtimes the cheapest set is found exactly, by dynamic programming. The paper takes every
+step of the latency staircase (64, 128, ..., 512 for TensorRT and BERT): that set is evaluated for comparison.
 
-What this leaves out: waiting. A request that goes to a longer runtime because its own is busy costs more than assumed
-here, and each further runtime splits the workers once more; `worthwhile` stands for that.
+This leaves out waiting. A request that goes to a longer runtime because the right one is busy costs more than
+assumed here, and each further runtime splits the workers once more; `worthwhile` accounts for that.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _MOST_TOTAL = 2**62
 class CostCurve:
     """Time of one row on a static runtime over its maximum length, by measured points.
 
-    reading, between two points: `line` takes the line through them. `steps` takes the next longer point's time, for
+    reading, between two points: `line` interpolates. `steps` takes the next longer point's time, for
     curves that rise in steps or whose points are far apart: a length in between is known to take no longer than that,
-    and more is not known, so no saving is counted that was not measured. Below the shortest point both take its time.
+    but nothing more, so only measured savings are counted. Below the shortest point both take its time.
     """
 
     points: tuple[tuple[int, float], ...]  # (tokens, microseconds), ascending
@@ -86,28 +86,28 @@ class CostCurve:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What a set of maximum lengths costs over a traffic."""
+    """The cost of a set of maximum lengths over a traffic."""
 
     lengths: tuple[int, ...]  # ascending
-    expected_us: float  # of one request, where nothing waits
+    expected_us: float  # of one request, without waiting
     padded_share: float  # of the computed tokens that are padding
     shares: tuple[float, ...]  # of the requests, on each of `lengths`
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The best lengths for each number of runtimes, the number chosen, and what else there is to compare with."""
+    """The best lengths for each number of runtimes, the chosen number, and alternatives for comparison."""
 
     rows: tuple[Evaluation, ...]  # rows[k - 1]: the best of at most k runtimes; ends where further ones save nothing
     runtimes: int  # chosen: rows[runtimes - 1]
     max_runtimes: int
     least_saving: float
-    further: Evaluation | None  # the best of one runtime more than allowed, if that saves anything
+    further: Evaluation | None  # the best with one runtime more than allowed, if that saves anything
     paper: Evaluation  # every 64 tokens
-    uniform: Evaluation  # as many runtimes as chosen, equally far apart
-    given: Evaluation | None  # lengths that were given by hand
+    uniform: Evaluation  # as many runtimes as chosen, evenly spaced
+    given: Evaluation | None  # lengths given by hand
     bound_us: float  # expected cost with a runtime for every length: no set costs less
-    longest: int  # tokens that are served
+    longest: int  # the longest length served, in tokens
 
     @property
     def chosen(self) -> Evaluation:
@@ -115,7 +115,7 @@ class Choice:
         return self.rows[self.runtimes - 1]
 
     def saving(self, row: Evaluation) -> float:
-        """Share of the cost of padding all requests to the longest length that `row` saves; negative when dearer."""
+        """Share of the cost of padding all requests to the longest length that `row` saves; negative if dearer."""
         return 1 - row.expected_us / self.rows[0].expected_us
 
     def marginal(self, index: int) -> float:
@@ -124,7 +124,7 @@ class Choice:
 
     @property
     def why(self) -> str:
-        """One sentence: why this number of runtimes."""
+        """One sentence with the reason for this number of runtimes."""
         count, limit = self.runtimes, f"{100 * self.least_saving:g} %"
         what = "1 runtime" if count == 1 else f"{count} runtimes"
         after = self.rows[count] if count < len(self.rows) else self.further
@@ -148,13 +148,13 @@ def choose(
 ) -> Choice:
     """The best maximum lengths for 1 to `max_runtimes` runtimes and the number that is worthwhile.
 
-    counts: int64 [longest + 1], requests by length in tokens; the last entry is that of the longest length served,
-    which always gets a runtime (it may be 0). Candidates: multiples of `multiple`, the points of the curve, `also` (as
-    edges of a staircase), and the longest; with very long texts the multiple is doubled until there are at most 1,024.
+    counts: int64 [longest + 1], requests by length in tokens; the last entry is for the longest length served,
+    which always gets a runtime (it may be 0). Candidates: multiples of `multiple`, the points of the curve, `also`
+    (such as edges of a staircase), and the longest; very long texts double the multiple until at most 1,024 remain.
 
-    Of sets that cost the same, that with the fewest runtimes is taken, then that with the longest lengths, compared
-    from the longest runtime down: they take more lengths for the same time. Costs are added in whole nanoseconds, so
-    equal is equal. ConfigError for counts that are empty or too large, and for lengths that the curve does not reach.
+    Of sets with the same cost, the one with the fewest runtimes is taken, then the one with the longest lengths,
+    compared from the longest runtime down: they take more lengths for the same time. Costs are added in whole
+    nanoseconds, so ties are exact. ConfigError for empty or too large counts, and for lengths beyond the curve.
     """
     counts = _checked(counts)
     if max_runtimes < 1:
@@ -184,17 +184,17 @@ def choose(
 
 
 def worthwhile(expected_us: Sequence[float], least_saving: float = LEAST_SAVING) -> int:
-    """The number of runtimes to build, for the expected costs of 1, 2, ... of them.
+    """The number of runtimes to build, given the expected costs of 1, 2, ... of them.
 
-    The smallest number from which on no further runtimes save `least_saving` each. (Where latency never falls with the
-    length, savings get smaller from runtime to runtime, and this is where the next one saves less than that. A
-    measurement that falls somewhere by chance may hide a large saving behind a small one.)
+    The smallest number above which no further runtimes save `least_saving` each. (Where latency never falls with the
+    length, savings shrink from runtime to runtime, and the next one saves less than that. A measurement that falls
+    somewhere by chance may hide a large saving behind a small one.)
 
-    Why not all that are allowed: each runtime is built, verified and kept in memory, needs an instance of its own
-    while its texts come at all, and splits the workers. Workers that carry a load R (in workers) need about sqrt(R)
+    Why not all allowed ones: each runtime is built, verified and kept in memory, needs a separate instance as long
+    as its texts come at all, and splits the workers. Workers that carry a load R (in workers) need about sqrt(R)
     more of them so that requests hardly wait; split into k groups, sqrt(k R) more. The (k+1)-th group thereby takes
     1 / (2 sqrt(k R)) of the load, if no request may use another group: 5.6 % for k = 8 and R = 10, 2.8 % for 40, 1.8 %
-    for 100. Longer runtimes that take over soften it. So 3 % is about what a ninth runtime costs with the 40 GPUs of
+    for 100. Longer runtimes that take over reduce it. So 3 % is about the cost of a ninth runtime with the 40 GPUs of
     the paper's Fig. 11, where 16 runtimes are no better than 8.
     """
     if not expected_us:
@@ -207,7 +207,7 @@ def worthwhile(expected_us: Sequence[float], least_saving: float = LEAST_SAVING)
 
 
 def evaluate(lengths: Sequence[int], curve: CostCurve, counts: Counts) -> Evaluation:
-    """What these maximum lengths cost; counts as in `choose`. ConfigError when the longest served length has none."""
+    """The cost of these maximum lengths; counts as in `choose`. ConfigError if the longest served length has none."""
     counts = _checked(counts)
     levels = sorted(set(lengths))
     if not levels or levels[0] < 1 or levels[-1] < len(counts) - 1:
@@ -226,7 +226,7 @@ def evaluate(lengths: Sequence[int], curve: CostCurve, counts: Counts) -> Evalua
 
 
 def candidates(longest: int, *, multiple: int = KERNEL_MULTIPLE, also: Iterable[int] = ()) -> tuple[int, ...]:
-    """Maximum lengths worth a thought: multiples, `also`, and the longest; ascending, none above the longest."""
+    """Maximum lengths to consider: multiples, `also`, and the longest; ascending, none above the longest."""
     if longest < 1 or multiple < 1:
         raise ConfigError(f"the longest length and the multiple must be 1 or more, not {longest} and {multiple}")
     named = {length for length in also if 1 <= length < longest}
@@ -241,7 +241,7 @@ def uniform_step(longest: int, step: int) -> tuple[int, ...]:
 
 
 def uniform_count(longest: int, count: int) -> tuple[int, ...]:
-    """`count` lengths equally far apart (as in the paper's Fig. 11); fewer where there are not so many tokens."""
+    """`count` lengths evenly spaced (as in the paper's Fig. 11); fewer if there are not so many tokens."""
     return tuple(sorted({max(1, round(longest * (index + 1) / count)) for index in range(count)}))
 
 
@@ -255,7 +255,7 @@ def _checked(counts: Counts) -> Counts:
 
 
 def _cost_ns(curve: CostCurve, lengths: Sequence[int], counts: Counts) -> Counts:
-    """Whole nanoseconds, so that sums over all requests are exact."""
+    """Costs in whole nanoseconds, so that sums over all requests are exact."""
     cost_ns = np.maximum(1, np.rint(curve.cost_us(lengths) * 1000)).astype(np.int64)
     if int(cost_ns.max()) * int(counts.sum()) >= _MOST_TOTAL:
         raise ConfigError(f"{int(counts.sum())} requests are more than can be added up: divide the counts by 1,000")
@@ -263,19 +263,19 @@ def _cost_ns(curve: CostCurve, lengths: Sequence[int], counts: Counts) -> Counts
 
 
 def _up_to(counts: Counts, lengths: Sequence[int]) -> Counts:
-    """Requests that are at most so long."""
+    """Requests up to each of these lengths."""
     reached = np.cumsum(counts)
     return np.asarray(reached[np.minimum(lengths, len(counts) - 1)])
 
 
 def _best_sets(curve: CostCurve, counts: Counts, lengths: Sequence[int], most: int) -> list[tuple[int, ...]]:
-    """For k = 1 .. most the best set of at most k of the candidate lengths, all with the last; O(k C^2).
+    """The best set of at most k of the candidate lengths for k = 1 .. most, all with the last; O(k C^2).
 
     best[j]: the least cost of the requests up to lengths[j] with at most k runtimes, the longest of them lengths[j].
     """
     cost, reached = _cost_ns(curve, lengths, counts), _up_to(counts, lengths)
     size = len(lengths)
-    # own[i, j]: what runtime j costs when i is the next shorter one. Only i < j can be.
+    # own[i, j]: cost of runtime j when i is the next shorter one. Only i < j is possible.
     own = (reached[None, :] - reached[:, None]) * cost[None, :]
     possible = np.triu(np.ones((size, size), bool), 1)
     best = reached * cost
@@ -283,7 +283,7 @@ def _best_sets(curve: CostCurve, counts: Counts, lengths: Sequence[int], most: i
     sets = [_walk(lengths, steps)]
     for _ in range(1, min(most, size)):
         total = np.where(possible, best[:, None] + own, _MOST_TOTAL)
-        # The last of equal ones: longer lengths are preferred.
+        # The last of equals: longer lengths are preferred.
         below = size - 1 - np.argmin(total[::-1], axis=0)
         split = total[below, np.arange(size)]
         steps.append(np.where(split < best, below, -1))

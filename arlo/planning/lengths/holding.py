@@ -1,11 +1,11 @@
-"""Which static runtimes a worker holds together when its memory does not take all of them. Pure.
+"""Chooses the static runtimes that a worker holds together when its memory cannot hold all of them. Pure.
 
     holding = best(Wanted(runtimes, {12: 400, 60: 90, 300: 10}, slo_ms=100), memory_mb=6000)
 
-A row runs on the shortest runtime held that takes it, in batches: its cost is its share of the quickest batch for its
-rows that ends within the SLO. The longest runtime is always held, so that every request can be served. The set that
-costs least is found exactly. Of several models on the same workers, the sets are found together: what counts is by
-how much they make the rows of each dearer, by the model's share.
+A row runs on the shortest held runtime that takes it, in batches: its cost is its share of the quickest batch for its
+rows that ends within the SLO. The longest runtime is always held, so that every request can be served. The cheapest
+set is found exactly. For several models on the same workers, the sets are found together: the measure is
+how much dearer they make each model's rows, weighted by the model's share.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _Any = TypeVar("_Any", bound=tuple[float, int, Any])
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What to hold, and what it is worth."""
+    """The runtimes to hold, and their cost."""
 
     runtimes: tuple[Runtime, ...]  # ascending max_length
-    memory_mb: int  # that they take
-    row_us: float  # of the device, for a row of the traffic
+    memory_mb: int  # of all of them together
+    row_us: float  # device time for a row of the traffic
     all_us: float  # the same, if memory held all
 
 
@@ -41,10 +41,10 @@ def row_us(runtime: Runtime, slo_ms: float) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a model asks of a worker.
+    """A model's demand on a worker.
 
     runtimes: static, measured, each with its memory. counts: requests by length in tokens; those that no runtime takes
-    are left out. share: of the workers' time, beside other models.
+    are ignored. share: of the workers' time, which other models may also use.
     """
 
     runtimes: Sequence[Runtime]
@@ -54,19 +54,19 @@ class Wanted:
 
 
 def best(wanted: Wanted, *, memory_mb: int) -> Holding:
-    """The runtimes that fit `memory_mb` together and cost a row least; of equals, those that take least memory.
+    """The runtimes that fit `memory_mb` together and cost a row least; of equals, those that take the least memory.
 
-    ConfigError where the longest does not fit, or the memory of one is not known.
+    ConfigError if the longest does not fit, or the memory of one is not known.
     """
     sets = _Sets(wanted, memory_mb)
     return sets.holding(*min(sets.whole))
 
 
 def best_together(models: Sequence[Wanted], *, memory_mb: int) -> list[Holding]:
-    """For each model the runtimes to hold, all of them within `memory_mb`.
+    """The runtimes to hold for each model, all of them within `memory_mb`.
 
-    The sum over the models of share x (what a row costs over what it would cost with all runtimes) is least; of equals,
-    what takes least memory. ConfigError as best(), and where the longest ones together do not fit.
+    The sum over the models of share x (cost of a row over its cost with all runtimes) is least; of equals, the one with
+    the least memory. ConfigError as best(), and if the longest ones together do not fit.
     """
     sets = [_Sets(wanted, memory_mb) for wanted in models]
     least = sum(each.taken[-1] for each in sets)
@@ -88,7 +88,7 @@ def best_together(models: Sequence[Wanted], *, memory_mb: int) -> list[Holding]:
 
 
 class _Sets:
-    """The sets of a model's runtimes that fit, but for those that others beat."""
+    """The sets of a model's runtimes that fit and that no other set beats."""
 
     def __init__(self, wanted: Wanted, memory_mb: int) -> None:
         self.ordered = sorted(wanted.runtimes, key=lambda runtime: runtime.max_length)
@@ -114,8 +114,8 @@ class _Sets:
 
     def _whole(self, memory_mb: int) -> list[_Set]:
         rows, costs, taken = self._rows, self._costs, self.taken
-        # From the longest downwards: for each runtime as the shortest held so far, what the sets that end with it take
-        # and cost, without those that another one beats in both.
+        # From the longest downwards: for each runtime as the shortest held so far, the memory and cost of the sets that
+        # end with it, without those that another one beats in both.
         last = len(self.ordered) - 1
         sets: list[list[_Set]] = [[] for _ in self.ordered]
         sets[last] = [(rows[last] * costs[last], taken[last], (last,))]
@@ -152,7 +152,7 @@ def _memory(ordered: Sequence[Runtime], memory_mb: int) -> list[int]:
 
 
 def alike(longest: int) -> dict[int, int]:
-    """For lengths that are not known: each as likely as any other."""
+    """Counts for unknown lengths: each is equally likely."""
     return dict.fromkeys(range(1, longest + 1), 1)
 
 

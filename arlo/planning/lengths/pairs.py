@@ -1,12 +1,12 @@
-"""Which engines to keep of a model at several maximum lengths and several token counts: both chosen together. Pure.
+"""Chooses the engines to keep of a model at several maximum lengths and token counts, both together. Pure.
 
-An engine is a pair (maximum length, tokens that a layer adds or merges away) with a time and, by the length of the row,
-an accuracy. A row of b tokens takes that one of the kept engines, of those it fits, where
+An engine is a pair (maximum length, tokens that a layer adds or merges away) with a time and, by the length of the
+row, an accuracy. A row of b tokens takes the kept engine, of those it fits, for which
 
     time + worth x (accuracy that the best engine of all has at b - accuracy of this one at b)
 
-is least: `worth` is the time that a point of accuracy may cost. For each number of engines the set of the least mean
-over the rows is found among all of them (of at most MOST pairs), as in arlo.planning.lengths.choice for lengths alone.
+is least: `worth` is the time that a point of accuracy may cost. For each number of engines, the set with the least mean
+over the rows is found among all sets (of at most MOST pairs), as in arlo.planning.lengths.choice for lengths alone.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
 
-MOST = 20  # pairs, of which a million sets are looked at
+MOST = 20  # pairs; they have a million sets
 _AT_ONCE = 1 << 14  # sets
-POINT = 0.01  # of accuracy
+POINT = 0.01  # one point of accuracy
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +36,24 @@ class Engine:
     name: str = ""
 
     def right(self, row: int) -> float:
-        """Of a row of so many tokens, which it takes."""
+        """Accuracy for a row of that many tokens, which the engine takes."""
         return next(value for end, value in self.accuracy if row <= end)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A set of engines; `time_us`, `accuracy`: of a row, on average."""
+    """A set of engines; `time_us`, `accuracy`: means over the rows."""
 
     engines: tuple[Engine, ...]
-    cost_us: float  # with what is lost of accuracy
+    cost_us: float  # with the cost of lost accuracy
     time_us: float
     accuracy: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PairChoice:
-    """`best`: of each number of engines, from 1; `chosen` is one of them. `dominated`: what is in no set, and by whom:
-    it is nowhere more accurate, and not quicker."""
+    """`best`: for each number of engines, from 1; `chosen` is one of them. `dominated`: engines in no set, each with
+    the one that beats it: they are nowhere more accurate, and not quicker."""
 
     best: tuple[Kept, ...]
     chosen: Kept
@@ -68,8 +68,8 @@ def choose_pairs(
     most: int = 8,
     least_saving: float = 0.03,
 ) -> PairChoice:
-    """counts: rows by their tokens, what is longer than all engines counted as that long. worth_us: of a point of
-    accuracy. A further engine must save `least_saving` of the mean cost. ConfigError where there are too many pairs."""
+    """counts: rows by their tokens; rows longer than all engines count as that long. worth_us: of a point of
+    accuracy. A further engine must save `least_saving` of the mean cost. ConfigError if there are too many pairs."""
     dominated, left = _dominated(engines)
     if len(left) > MOST:
         raise ConfigError(f"{len(left)} pairs of length and tokens are too many to choose among: give at most {MOST}")
@@ -81,7 +81,7 @@ def choose_pairs(
     right = np.array([[engine.right(row) if row <= engine.length else 0.0 for row in rows] for engine in left])
     time = np.array([engine.time_us for engine in left])[:, None]
     cost = np.where(fits, time + worth_us / POINT * (right.max(0) - right), np.inf)
-    # Rows that are alike to all engines are one.
+    # Rows that all engines treat equally are one.
     _, first, group = np.unique(cost, axis=1, return_index=True, return_inverse=True)
     share = np.bincount(group.ravel(), share).astype(np.float64)
     cost, right = cost[:, first], right[:, first]
@@ -110,7 +110,7 @@ def choose_pairs(
 
 
 def _dominated(engines: Sequence[Engine]) -> tuple[list[tuple[Engine, Engine]], list[Engine]]:
-    """Of the same length, each that another one beats, and the others."""
+    """Pairs of engines of the same length in which the second beats the first, and the unbeaten engines."""
     left = sorted(engines, key=lambda each: (each.length, each.time_us, -each.tokens))
     dominated: list[tuple[Engine, Engine]] = []
     for one in list(left):
@@ -125,7 +125,7 @@ def _dominated(engines: Sequence[Engine]) -> tuple[list[tuple[Engine, Engine]], 
 
 
 def _best_of(cost: NDArray[np.float64], share: NDArray[np.float64], number: int) -> list[int] | None:
-    """The engines of the set of that size that costs least; None: no set takes all rows."""
+    """The engines of the cheapest set of that size; None: no set takes all rows."""
     least, found = np.inf, None
     sets = itertools.combinations(range(len(cost)), number)
     while chunk := list(itertools.islice(sets, _AT_ONCE)):

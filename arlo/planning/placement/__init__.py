@@ -1,1 +1,1 @@
-"""Which worker gets which runtime, and the steps from one placement to the next."""
+"""The runtime of each worker, and the steps from one placement to the next."""

@@ -1,4 +1,4 @@
-"""Which worker gets which runtime: an allocation laid over the workers there are, with the fewest changes. Pure."""
+"""Assigns runtimes to workers: an allocation laid over the present workers, with the fewest changes. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from arlo.planning.view import RuntimeView, WorkerView
 def assign(
     allocation: Mapping[str, int], workers: Sequence[WorkerView], *, runtimes: Sequence[RuntimeView] | None = None
 ) -> dict[str, str]:
-    """Worker id -> runtime name, with the minimum number of workers whose runtime changes. Deterministic.
+    """Worker id -> runtime name, with the fewest workers whose runtime changes. Deterministic.
 
-    `allocation`: instances per runtime. Which runtimes are longer is said by `runtimes`, or when that is left out by
-    the order of `allocation`, the last one being the longest. Workers that are missing from the answer are idle: the
+    `allocation`: instances per runtime. `runtimes` gives their lengths; without it the order of `allocation` does,
+    the last one being the longest. Workers that are missing from the answer are idle: the
     unusable ones, and those left when there are more workers than instances.
-    A worker that becomes idle counts as changed too, so a worker that has to give up its runtime anyway is used before
-    one that is idle already.
+    A worker that becomes idle also counts as changed, so a worker that has to give up its runtime anyway is used
+    before one that is idle already.
 
     Among placements with equally few changes, first as many workers as possible get a runtime that they have loaded;
-    then the workers that change are the least busy of their runtime, and the longest runtimes go to the workers that
+    then the changing workers are the least busy of their runtime, and the longest runtimes go to the workers that
     cost nothing (idle ones), then to the least busy; ties by the order of `workers`.
 
-    Fewer usable workers than instances: see `shrink`. ConfigError: a negative number of instances, a worker twice, a
-    runtime that is not one of `runtimes`.
+    With fewer usable workers than instances: see `shrink`. ConfigError: a negative number of instances, a duplicate
+    worker, a runtime that is not one of `runtimes`.
     """
     if runtimes is not None:
         allocation = _ascending(allocation, runtimes)
@@ -37,7 +37,7 @@ def assign(
     serving = Counter(worker.serving for worker in usable if worker.serving is not None)
     gains = {name: count - min(count, serving[name]) for name, count in wanted.items()}
     gains = {name: count for name, count in gains.items() if count}
-    # How many workers of each group change; None is the group of the idle ones, used only where the others run out.
+    # The number of changing workers per group; None is the group of idle ones, used only when the others run out.
     releases: dict[str | None, int] = {name: count - min(count, wanted.get(name, 0)) for name, count in serving.items()}
     releases[None] = max(0, sum(gains.values()) - sum(releases.values()))
 
@@ -59,11 +59,11 @@ def assign(
 
 
 def shrink(allocation: Mapping[str, int], workers: int) -> dict[str, int]:
-    """The allocation, or what to give when there are fewer workers than instances. Ascending max_length as given.
+    """The allocation, cut down if there are fewer workers than instances. Ascending max_length as given.
 
     The longest runtime comes first, with one instance: it can serve every request. Each further worker goes to the
-    runtime that has the least of what it is wanted for (Webster's method: the largest wanted / (2 given + 1)), so that
-    the shares stay as wanted; ties go to the longer one. ConfigError: a negative number of instances.
+    runtime with the smallest part of its wanted share (Webster's method: the largest wanted / (2 given + 1)), which
+    keeps the shares; ties go to the longer one. ConfigError: a negative number of instances.
     """
     negative = [f"{name} = {count}" for name, count in allocation.items() if count < 0]
     if negative:
@@ -81,7 +81,7 @@ def shrink(allocation: Mapping[str, int], workers: int) -> dict[str, int]:
 
 
 def changed(current: Mapping[str, str | None], desired: Mapping[str, str]) -> tuple[str, ...]:
-    """Ids of the workers whose runtime differs; a worker that is missing from either is idle there."""
+    """Ids of the workers whose runtime differs; a worker missing from either mapping is idle there."""
     workers: Iterable[str] = dict.fromkeys([*current, *desired])
     return tuple(worker for worker in workers if current.get(worker) != desired.get(worker))
 
@@ -96,10 +96,10 @@ def _ascending(allocation: Mapping[str, int], runtimes: Sequence[RuntimeView]) -
 
 
 class _Movers:
-    """Chooses which workers change and what they get, within what each group of workers gives up.
+    """Chooses the workers that change and their new runtimes, within the number that each group gives up.
 
     `workers` in the order in which they are taken, `gains` instances to fill per runtime, `releases` workers to take
-    per group (the runtime they serve).
+    per group (their present runtime).
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class _Movers:
         self._group = {worker.id: worker.serving for worker in workers}
         self._filled: Counter[str] = Counter()
         self._taken: Counter[str | None] = Counter()
-        # Only workers of a group that releases some; such a group gains none, so none is offered what it serves.
+        # Only workers of a group that releases some; such a group gains none, so none is offered its present runtime.
         self._candidates = {
             name: [worker.id for worker in workers if name in worker.loaded and releases.get(worker.serving, 0)]
             for name in gains
@@ -124,13 +124,13 @@ class _Movers:
         return self._taken[group]
 
     def use_loaded(self) -> None:
-        """Give runtimes to workers that have them loaded, as many as there can be."""
+        """Give runtimes to as many workers as possible that have them loaded."""
         for name in reversed(self._gains):  # the longest first
             while self._filled[name] < self._gains[name] and self._augment(name, {name}, set()):
                 self._filled[name] += 1
 
     def use_any(self) -> None:
-        """Fill the rest, the longest runtime first, with workers in their order."""
+        """Fill the rest, the longest runtime first, with workers in order."""
         free = (
             worker.id
             for worker in self._workers
@@ -147,14 +147,14 @@ class _Movers:
         self.given[worker] = runtime
 
     def _augment(self, name: str, runtimes: set[str], groups: set[str | None]) -> bool:
-        """One worker more for `name`, by an augmenting path that visits each runtime and each full group once."""
+        """Add a worker for `name`, by an augmenting path that visits each runtime and each full group once."""
         for worker in self._candidates[name]:
             group = self._group[worker]
             if worker not in self.given and self._taken[group] < self._releases[group]:
                 self._give(worker, name)
                 return True
         for worker in self._candidates[name]:
-            # Its own place, or when its group gives no more, that of a member of the group: who loses it needs another.
+            # Its place or, if its group gives no more, a group member's place: that member then needs another runtime.
             if worker in self.given:
                 holders = [worker]
             elif self._group[worker] not in groups:

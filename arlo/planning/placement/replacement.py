@@ -1,14 +1,14 @@
-"""How to get from one placement to the next: ordered small steps that keep serving what can be served. Pure.
+"""Steps from one placement to the next: small and ordered, so that as many requests as possible stay served. Pure.
 
 Section 4 of the paper: "replaces the minimum number of current runtime instances", "in small batches to prevent
 excessive traffic pressure on uninvolved instances".
 
-How much a set of instances carries is a flow: a request runs on the runtime of its own length bin or is demoted to a
-longer one. The options of a longer request are a part of those of a shorter one, so by max-flow = min-cut
+The demand that a set of instances carries is a flow: a request runs on the runtime of its length bin or is demoted to
+a longer one. The options of a longer request are a part of those of a shorter one, so by max-flow = min-cut
 
     carried = min over k = 0..I of  sum_{i < k} Q_i + sum_{i >= k} N_i * M_i
 
-Each change moves that line of I + 1 numbers by a fixed amount, so a step is looked at in O(I), and all kinds of changes
+Each change moves that line of I + 1 numbers by a fixed amount, so a step is evaluated in O(I), and all kinds of changes
 (from one runtime to another) at once.
 """
 
@@ -32,8 +32,8 @@ Counts: TypeAlias = npt.NDArray[np.int64]  # by kind of change
 Mask: TypeAlias = npt.NDArray[np.bool_]  # by kind of change
 Kind: TypeAlias = tuple[str | None, str | None]  # runtime before, runtime after
 
-# Of the time that a request waits for an instance that fits it: without the longest runtime for so long, another worker
-# stands in.
+# Share of the time that a request waits for a fitting instance: after so long without the longest runtime, another
+# worker covers for it.
 COVER_AFTER = 0.25
 _TOLERANCE = 1e-6  # of requests, relative; the sums of demands are not exact
 
@@ -52,15 +52,15 @@ class Step:
     """Changes made at the same time. All of them are done before the next step begins."""
 
     changes: tuple[Change, ...]
-    carried: float  # requests per SLO period that are carried at any moment of the step, whatever ends first
+    carried: float  # requests per SLO period carried at any moment of the step, in any order of its changes
     interrupts: bool = False  # the last instance of the longest runtime goes: no order of the changes avoids it
 
 
 def carried(instances: Sequence[int], capacities: Sequence[int], demand: Sequence[float]) -> float:
     """The most demand (requests per SLO period) that instances carry when requests may be demoted.
 
-    All three by ascending max_length; `capacities` is M. The greedy from the longest bin to the shortest is a maximum:
-    what is left over there can serve any shorter request, and nothing shorter can help a longer one.
+    All three by ascending max_length; `capacities` is M. Going greedily from the longest bin to the shortest is
+    optimal: room left over there can serve any shorter request, and no shorter runtime can help a longer request.
     """
     room = total = 0.0
     for n, m, q in zip(reversed(instances), reversed(capacities), reversed(demand), strict=True):
@@ -82,21 +82,21 @@ def replacement_plan(
 ) -> tuple[Step, ...]:
     """Steps from `current` to `desired` (worker id -> runtime in service), one change for each worker that differs.
 
-    `current` holds workers that answer; leave out those that are gone, or their capacity is counted on. A runtime in it
+    `current` has the workers that answer; leave out lost ones, or their capacity is counted. A runtime in it
     that `runtimes` lacks counts as carrying nothing. `demand[i]` is in requests per SLO period and belongs to the i-th
     of `runtimes` by ascending max_length. At most `max_parallel` workers change in a step. During a step they are out
     of service, or with `overlap` (make before break) each serves its old runtime until it serves the new one.
 
-    What holds at every moment, whatever change of a step ends first:
+    These rules hold at every moment, in whichever order the changes of a step end:
 
-    - Once the longest runtime (of all in `runtimes`) has an instance in service, it has one. When it has none now, the
-      first step makes one. Where no order keeps this (`desired` has none at all), a step says that it `interrupts`.
-    - A step of several workers leaves in service what carries as much of the demand as was carried before it.
-    - So does a step of one worker, unless no change does; then it is the one that loses least during it and wins most
-      after it, alone.
+    - Once the longest runtime (of all in `runtimes`) has an instance in service, it keeps one. If it has none now, the
+      first step makes one. If no order keeps this (`desired` has none at all), a step has `interrupts` set.
+    - A step of several workers keeps in service enough to carry as much of the demand as before it.
+    - So does a step of one worker, unless no change does; then it is the change that loses least during it and gains
+      most after it, alone.
 
-    Among equals those come first that take nothing out of service, and then those that leave the largest multiple of
-    the demand bearable. Workers that become idle come last. ConfigError: a runtime in `desired` that is unknown, a
+    Among equals, changes that take nothing out of service come first, and then those that leave the largest multiple of
+    the demand bearable. Workers that become idle come last. ConfigError: an unknown runtime in `desired`, a
     demand that is negative or for another number of runtimes, max_parallel below 1.
     """
     if max_parallel < 1:
@@ -124,10 +124,10 @@ def next_step(
     max_parallel: int,
     overlap: bool,
 ) -> Step | None:
-    """The first step of replacement_plan(); None where there is none, or where it is better to wait.
+    """The first step of replacement_plan(); None if there is none, or if it is better to wait.
 
-    `heirs`: a worker that cannot be moved now, or is away, is to serve the longest runtime. Then its last instance is
-    not taken away before.
+    `heirs`: a worker that cannot be moved now, or is away, is to serve the longest runtime, whose last instance is
+    kept until it does.
     """
     steps = replacement_plan(
         current, desired, runtimes=runtimes, demand=demand, max_parallel=max_parallel, overlap=overlap
@@ -136,19 +136,19 @@ def next_step(
 
 
 def at_a_time(workers: int, *, overlap: bool, urgent: bool, max_moving: float, max_unavailable: float) -> int:
-    """How many of `workers` may move at a time, at least one.
+    """The number of `workers` that may move at a time, at least one.
 
-    With `overlap` (make before break) a larger share than without; all of them where what serves now is so unfit that
-    it is `urgent`, as each of them serves on.
+    With `overlap` (make before break) a larger share than without; all of them if the present placement is so unfit
+    that the move is `urgent`, as each of them keeps serving.
     """
     share = (1.0 if urgent else max_moving) if overlap else max_unavailable
     return max(1, int(workers * share))
 
 
 def stand_in(serving: Mapping[str, str], lengths: Mapping[str, int]) -> str | None:
-    """Of workers (id -> what it serves) the one that is to stand in for a runtime that has no instance; None: none can.
+    """The worker that should cover for a runtime without an instance, given id -> runtime; None if there is no worker.
 
-    `lengths`: max_length by runtime. It is one of a runtime with many instances, of the longer ones where there are
+    `lengths`: max_length by runtime. The worker has a runtime with many instances, the longer one if there are
     equally many.
     """
     if not serving:
@@ -159,7 +159,7 @@ def stand_in(serving: Mapping[str, str], lengths: Mapping[str, int]) -> str | No
 
 
 class _Levels:
-    """Runtimes by level (one max_length each, 0 the shortest), and what is wanted of each."""
+    """Runtimes by level (one max_length each, 0 the shortest), and the demand for each."""
 
     def __init__(self, runtimes: Sequence[RuntimeView], demand: Sequence[float]) -> None:
         if not runtimes or len(runtimes) != len(demand):
@@ -174,14 +174,14 @@ class _Levels:
         for runtime, requests in zip(sorted(runtimes, key=lambda r: r.max_length), demand, strict=True):
             wanted[self.level[runtime.name]] += requests
         self.shorter = np.concatenate(([0.0], np.cumsum(wanted)))  # Q of the levels below k, k = 0..I
-        # Headroom is judged where something is wanted from level k on, and anywhere when nothing is wanted at all.
+        # Headroom is judged where there is demand from level k on, and everywhere if there is no demand at all.
         from_here = (self.shorter[-1] - self.shorter)[:-1]
         judged = np.flatnonzero(from_here > _TOLERANCE)
         self.judged = judged if len(judged) else np.arange(len(lengths))
         self.weights = from_here[judged] if len(judged) else np.ones(len(lengths))
 
     def line(self, runtime: str | None) -> Line:
-        """Capacity that one instance gives to the requests from level k on, k = 0..I."""
+        """Capacity that one instance adds for the requests from level k on, k = 0..I."""
         line = np.zeros(len(self.shorter))
         if runtime in self.level:
             line[: self.level[runtime] + 1] = self.capacity[runtime]
@@ -199,24 +199,24 @@ class _Levels:
 
 
 class _Kinds:
-    """The kinds of changes there are, and what one of each does."""
+    """The possible kinds of changes, and the effect of one of each."""
 
     def __init__(self, levels: _Levels, kinds: Collection[Kind], overlap: bool) -> None:
         self.names = sorted(kinds, key=lambda kind: (kind[0] or "", kind[1] or ""))
         self._levels = levels
         before = np.array([levels.line(name) for name, _ in self.names])
         self.after = np.array([levels.line(name) for _, name in self.names]) - before
-        # Of several changes that overlap, any subset may have ended first: each counts where it takes capacity away.
+        # Of several overlapping changes, any subset may have ended first: each counts where it takes capacity away.
         self.during = np.minimum(self.after, 0.0) if overlap else -before
         self.free = ~self.during.any(axis=1)
         had = np.array([name in levels.longest for name, _ in self.names])
         has = np.array([name in levels.longest for _, name in self.names])
         self.gained = has.astype(np.int64) - had.astype(np.int64)  # instances of the longest runtime
-        self.takes = had & ~has if overlap else had  # one of them is out of service for a time, or for good
+        self.takes = had & ~has if overlap else had  # it takes an instance out of service for a time, or for good
         self.swaps = self.takes & has  # for a time; only where several runtimes have the longest max_length
 
     def best(self, allowed: Mask, during: Line, after: Line) -> tuple[int, float]:
-        """The best kind to do next, and what is carried during it. `during`, `after`: the lines without it."""
+        """The best kind to do next, and the demand carried during it. `during`, `after`: the lines without it."""
         chosen = np.flatnonzero(allowed)
         low, high = during + self.during[chosen], after + self.after[chosen]
         carried = self._levels.carried(low)
@@ -227,7 +227,7 @@ class _Kinds:
 
 
 class _Planner:
-    """Follows what is in service while steps are chosen greedily."""
+    """Tracks the instances in service while steps are chosen greedily."""
 
     def __init__(self, levels: _Levels, current: Mapping[str, str | None], overlap: bool) -> None:
         self._levels = levels
@@ -236,7 +236,7 @@ class _Planner:
         self._longest = sum(name in levels.longest for name in current.values())
 
     def steps(self, moves: Mapping[Kind, list[str]], max_parallel: int) -> list[Step]:
-        """Steps that do all of `moves`; its lists are used up from their ends."""
+        """Steps that do all of `moves`; its lists are consumed from their ends."""
         kinds = _Kinds(self._levels, moves, self._overlap)
         left = np.array([len(moves[kind]) for kind in kinds.names], dtype=np.int64)
         steps = []
@@ -277,7 +277,7 @@ class _Planner:
 
     @staticmethod
     def _allowed(kinds: _Kinds, left: Counts, spare: int) -> Mask:
-        """Kinds that leave an instance of the longest runtime when `spare` may go, and one for each swap to come."""
+        """Kinds that keep an instance of the longest runtime if `spare` may go, and one for each swap to come."""
         open_: Mask = left > 0
         if spare < 1:
             open_ &= ~kinds.takes

@@ -1,1 +1,1 @@
-"""How many workers there should be."""
+"""The number of workers that there should be."""

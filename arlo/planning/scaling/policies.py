@@ -1,15 +1,15 @@
-"""How many workers there should be: one decision at a time, by what was seen until now. Pure; `now_s` is an argument.
+"""Decides the number of workers: one decision at a time, from past statistics. Pure; `now_s` is an argument.
 
 `target` is the paper's (section 4): a worker more when the p98 latency reaches 95 % of the SLO, one less when it stayed
 below 50 % for 60 s. `headroom` is the horizontal heuristic of INFaaS (Romero et al., USENIX ATC 2021; the constants are
 those of its published autoscaler): one more replica when the load leaves less than 5 % of spare capacity, one less when
-the load has fitted on one fewer for a number of checks in a row. What is new here is what both need on real workers:
+the load has fitted on one fewer for a number of checks in a row. Both need additions for real workers:
 
-- A worker that was asked for takes a while to serve, and the latency seen until then says nothing about the cluster
+- A requested worker takes a while to serve, and the latency until then says nothing about the cluster
   with it. No worker is added by latency until the last one serves and the latency window lies after that moment.
 - Percentiles of a few rows are no reason to add, and a stop of all answers is no sign of little traffic.
 - Rows that got no answer (they expired, or were refused as they could not be answered in time) are slower than any
-  answer: percentiles of the answers alone would call the worst overload calm.
+  answer: percentiles of the answers alone would show the worst overload as calm.
 - A worker stays when the load would not fit on one fewer, and when it is the last with the longest runtime.
 - A release that had to be taken back is not tried again at that load for ten periods (`target`).
 """
@@ -31,18 +31,18 @@ UNANSWERED = 0.02  # share of rows without an answer from which the p98 of all h
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """What is seen at one moment."""
+    """Observations at one moment."""
 
     now_s: float  # of any clock that never goes back
     slo_ms: float
     p98_ms: float  # of the rows answered in the last window; any number without rows
     rows: int  # answered in the last window
     unanswered: int = 0  # rows that expired, or were refused for lack of capacity, in the last window
-    arrived: int | None = None  # rows that arrived in the last window, whatever became of them; None: not known
-    load: float  # work that arrives: instance-seconds per second, each row at its latency on its ideal runtime
-    workers: Sequence[WorkerView]  # all there are, in the order they were added; those that are starting are not usable
+    arrived: int | None = None  # rows that arrived in the last window, with any outcome; None: not known
+    load: float  # arriving work: instance-seconds per second, each row at its latency on its ideal runtime
+    workers: Sequence[WorkerView]  # all, in the order they were added; starting ones are not usable
     longest: str  # the longest runtime
-    planned: int | None = None  # workers that the planner of a flow wants; None: there is none, or no plan yet
+    planned: int | None = None  # workers that a flow's planner wants; None: there is no such planner, or no plan yet
     kept: frozenset[str] = frozenset()  # other runtimes whose last worker stays, as each serves a model alone
 
     @property
@@ -52,7 +52,7 @@ class Signals:
 
     @property
     def slowest_ms(self) -> float:
-        """The p98 latency of all that ended, an answer that never came taking for ever."""
+        """The p98 latency of all rows that ended; a missing answer counts as infinite."""
         return math.inf if self.unanswered > UNANSWERED * self.ended else self.p98_ms
 
     @property
@@ -62,32 +62,32 @@ class Signals:
 
     @property
     def capacity(self) -> int:
-        """Instance-seconds per second that the cluster can work: its instances in service."""
+        """The cluster's instance-seconds per second: its instances in service."""
         return len(self.serving)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now, with the numbers that led to it."""
+    """An action, with the numbers that led to it."""
 
     action: Literal["none", "add", "remove"]
-    worker: str | None  # to remove
-    runtime: str | None  # that a worker to add gets first
+    worker: str | None  # the worker to remove
+    runtime: str | None  # the first runtime of a worker to add
     reason: str
 
 
 class ScalingPolicy(Protocol):
-    """One way to decide. Asked every second or so; remembers what it saw and decided."""
+    """A way to decide. Asked every second or so; remembers its observations and decisions."""
 
     name: str
 
     def decide(self, signals: Signals) -> Decision:
-        """The decision for this moment. The caller carries it out; an add that fails is decided again later."""
+        """The decision for this moment. The caller carries it out; a failed add is decided again later."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingSettings:
-    """The values of [scaling] in the configuration, and constants of the policies."""
+    """The values of [scaling] in the configuration, and the policies' constants."""
 
     min_workers: int
     max_workers: int
@@ -96,9 +96,9 @@ class ScalingSettings:
     scale_in_period_s: float
     headroom: float  # share of the load
     cooldown_s: float
-    window_s: float = 10.0  # that the latency percentiles cover
-    min_rows: int = 50  # below that the p98 is the slowest row of all
-    start_limit_s: float = 120.0  # a worker that serves nothing so long after it was asked for is not waited for
+    window_s: float = 10.0  # covered by the latency percentiles
+    min_rows: int = 50  # below this the p98 is the slowest row of all
+    start_limit_s: float = 120.0  # a worker that serves nothing this long after it was requested is not waited for
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_workers <= self.max_workers:
@@ -129,7 +129,7 @@ def make_policy(name: str, **settings: Any) -> ScalingPolicy:
 
 
 class NoScaling:
-    """The number of workers stays, at no more than `most`: those that an earlier configuration had more go, one by
+    """Keeps the number of workers, up to `most`: excess workers from an earlier configuration are removed one by
     one."""
 
     name = "none"
@@ -138,7 +138,7 @@ class NoScaling:
         self._most = most
 
     def decide(self, signals: Signals) -> Decision:
-        """Nothing, while there are no more than that."""
+        """No action while there are at most that many."""
         usable = sum(worker.usable for worker in signals.workers)
         if self._most is not None and usable > self._most:
             return _least_busy(signals, f"{usable} workers are more than the {self._most} of the configuration")
@@ -147,22 +147,22 @@ class NoScaling:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Asked:
-    """A worker that was asked for."""
+    """A worker that was requested."""
 
     at_s: float
-    present: frozenset[str]  # workers that were there then
+    present: frozenset[str]  # workers present at that moment
 
 
 class _Paced(abc.ABC):
-    """What the policies share: limits, cool-down, workers on their way, and how long things have been calm."""
+    """The policies' common part: limits, cool-down, workers on their way, and the duration of calm."""
 
     def __init__(self, settings: ScalingSettings) -> None:
         self.settings = settings
         self._last_s: float | None = None  # of the last decision to add or remove
         self._seen_s: float | None = None  # of the last call
         self._calm_since_s: float | None = None
-        self._fresh_s: float | None = None  # the latency window is all after the last growth from here on
-        self._coming: list[_Asked] = []  # that do not serve yet, oldest first
+        self._fresh_s: float | None = None  # from this moment on, the latency window lies after the last growth
+        self._coming: list[_Asked] = []  # workers that do not serve yet, oldest first
         self._served: set[str] = set()  # workers that have served
 
     def decide(self, signals: Signals) -> Decision:
@@ -180,14 +180,14 @@ class _Paced(abc.ABC):
         now, limits = signals.now_s, self.settings
         serving = {worker.id for worker in signals.serving}
         fresh = serving - self._served
-        # A worker that is gone may come back as a new one of the same name.
+        # A worker that is gone may come back as a new one with the same name.
         self._served = (self._served & {worker.id for worker in signals.workers}) | serving
         if fresh and self._seen_s is not None:
             self._fresh_s = now + limits.window_s
             self._calm_since_s = None
             del self._coming[: len(fresh)]
         self._coming = [asked for asked in self._coming if now - asked.at_s < limits.start_limit_s]
-        # Between two calls further apart than the window there are moments that were not seen.
+        # Two calls further apart than the window leave some moments unobserved.
         gap = self._seen_s is not None and now - self._seen_s > limits.window_s
         self._seen_s = now
         if not self._calm(signals):
@@ -219,7 +219,7 @@ class _Paced(abc.ABC):
         return self._release(signals, f"{why} for {calm_s:.0f} s")
 
     def _count(self, signals: Signals) -> int:
-        """Workers there are and those asked for that are not listed yet."""
+        """Present workers, and requested ones that are not listed yet."""
         if not self._coming:
             return len(signals.workers)
         listed = {worker.id for worker in signals.workers} - self._coming[0].present - self._served
@@ -233,30 +233,30 @@ class _Paced(abc.ABC):
 
     @abc.abstractmethod
     def _calm(self, signals: Signals) -> bool:
-        """Whether a worker less would be right by what is seen now."""
+        """Whether a worker less would be right by the present signals."""
 
     @abc.abstractmethod
     def _wants_more(self, signals: Signals) -> str | None:
-        """Why a worker more is right; None when it is not."""
+        """The reason why a worker more is right; None when it is not."""
 
     @abc.abstractmethod
     def _wants_less(self, signals: Signals) -> str | None:
-        """What has been so for as long as things have been calm; None when they are not."""
+        """The condition that has lasted as long as the calm; None when there is no calm."""
 
     @abc.abstractmethod
     def _steady(self, signals: Signals) -> str:
-        """Why nothing is to be done."""
+        """The reason why nothing is to be done."""
 
 
 class TargetTracking(_Paced):
-    """By the p98 latency of recent requests against the SLO (paper, section 4)."""
+    """Compares the p98 latency of recent requests with the SLO (paper, section 4)."""
 
     name = "target"
 
     def __init__(self, settings: ScalingSettings) -> None:
         super().__init__(settings)
         self._released: tuple[int, float] | None = None  # capacity after the last release, load at it
-        self._wrong: tuple[int, float] | None = None  # the same of one that had to be taken back
+        self._wrong: tuple[int, float] | None = None  # the same for a release that had to be reverted
         self._wrong_until_s = 0.0
 
     def decide(self, signals: Signals) -> Decision:
@@ -273,7 +273,7 @@ class TargetTracking(_Paced):
         return decision
 
     def _too_tight(self, signals: Signals) -> str | None:
-        """Why the cluster should not be one worker smaller although its latency is low."""
+        """The reason why the cluster should not lose a worker although its latency is low."""
         if signals.load > signals.capacity - 1:
             return f"a load of {signals.load:.2f} instances needs {signals.capacity} workers"
         if self._wrong is not None and signals.now_s < self._wrong_until_s:
@@ -283,7 +283,7 @@ class TargetTracking(_Paced):
         return None
 
     def _calm(self, signals: Signals) -> bool:
-        if not signals.ended:  # arrivals without answers are no rest
+        if not signals.ended:  # arrivals without answers are no calm
             return not signals.arrived
         return signals.slowest_ms < self.settings.scale_in_share * signals.slo_ms
 
@@ -292,7 +292,7 @@ class TargetTracking(_Paced):
         if signals.ended < limits.min_rows or signals.slowest_ms < limits.scale_out_share * signals.slo_ms:
             return None
         if self._coming or (self._fresh_s is not None and signals.now_s < self._fresh_s):
-            return None  # the latency is still that of the smaller cluster
+            return None  # the latency is still the smaller cluster's
         if math.isinf(signals.slowest_ms):
             return _unanswered(signals)
         return (
@@ -325,12 +325,12 @@ class TargetTracking(_Paced):
 
 
 class Headroom(_Paced):
-    """By the load against the capacity, as the horizontal scaling of INFaaS does."""
+    """Compares the load with the capacity, as the horizontal scaling of INFaaS does."""
 
     name = "headroom"
 
     def _wanted(self, signals: Signals) -> float:
-        """Instances wanted for the load and its headroom."""
+        """Instances needed for the load and its headroom."""
         return signals.load * (1 + self.settings.headroom)
 
     def _calm(self, signals: Signals) -> bool:
@@ -353,7 +353,7 @@ class Headroom(_Paced):
 
 
 class Planned(_Paced):
-    """As many as the planner of a flow wants: hardware scaling (Loki, section 4)."""
+    """Follows the number that the planner of a flow wants: hardware scaling (Loki, section 4)."""
 
     name = "plan"
 
@@ -376,11 +376,11 @@ class Planned(_Paced):
 
 
 def _least_busy(signals: Signals, why: str) -> Decision:
-    """Release the least busy instance that may go; one that serves nothing before all others."""
+    """Release the least busy instance that may go, preferring one that serves nothing."""
     usable = [worker for worker in signals.workers if worker.usable]
     count = Counter(worker.serving for worker in usable)
     kept = signals.kept | {signals.longest}
-    # Of equally busy ones the youngest.
+    # Of equally busy ones, the youngest.
     choice = [w for w in reversed(usable) if w.serving not in kept or count[w.serving] > 1]
     if not choice:
         last = usable[-1]

@@ -1,1 +1,1 @@
-"""What arrives: demand from statistics, and when it has clearly changed."""
+"""The arriving traffic: demand from statistics, and when it has clearly changed."""

@@ -1,4 +1,4 @@
-"""Demand from the gateway's statistics: how many requests of each length come in one SLO period. Pure."""
+"""Demand from the gateway's statistics: the requests of each length in one SLO period. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from arlo.planning.allocation.problem import Variation
 
-LEAST_SPANS = 20  # that say anything of how much the rate varies
-RESOLUTION_S = 0.2  # of a window: bursts are shorter than a second
-CLIPS_S = (0.2, 1.0, 5.0)  # over which requests are counted to tell a rate that varies from chance
+LEAST_SPANS = 20  # needed to judge how much the rate varies
+RESOLUTION_S = 0.2  # of a window: bursts last less than a second
+CLIPS_S = (0.2, 1.0, 5.0)  # over which requests are counted to tell a varying rate from chance
 CHANCE = 3.0  # standard deviations by which chance may raise a dispersion
-LEAST_SWING = 0.01  # of a rate, as a share, that is worth a thought
+LEAST_SWING = 0.01  # smallest swing of a rate, as a share, that matters
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Demand:
 
     max_lengths: tuple[int, ...]
     mean: tuple[float, ...]  # requests per SLO period, average over the window
-    peak: tuple[float, ...]  # the same, of the busiest sub-window of each bin
+    peak: tuple[float, ...]  # the same, for the busiest sub-window of each bin
     rows: int  # requests counted
-    span_s: float  # time they were counted over; less than the window when there were gaps or a restart
+    span_s: float  # time over which they were counted; less than the window after gaps or a restart
 
     @property
     def total(self) -> float:
@@ -37,12 +37,12 @@ class Demand:
         return sum(self.mean)
 
     def pooled(self) -> Demand:
-        """All bins as one."""
+        """All bins combined into one."""
         return Demand(self.max_lengths[-1:], (sum(self.mean),), (sum(self.peak),), self.rows, self.span_s)
 
 
 class _Span:
-    """What came between two samples. `counts[n]`: requests of n tokens. Sorted into bins once."""
+    """Arrivals between two samples. `counts[n]`: requests of n tokens. Sorted into bins once."""
 
     __slots__ = ("_binned", "_lengths", "begin_s", "counts", "end_s")
 
@@ -64,10 +64,10 @@ class _Span:
 class DemandWindow:
     """A sliding window over the gateway's arrival counters.
 
-    `add` takes each sample of the counters as it comes. A gap between samples spreads what came over the gap. A gateway
-    that restarted counts from zero: the time between the last sample and its start is left out, because nothing counted
-    then. Memory is bounded: spans are merged until they are `resolution_s` long, or `window_s / 600` if that is more.
-    Bursts that are shorter than the spans are not seen: `variation` tells the planner of what is.
+    `add` takes each sample of the counters as it comes. Arrivals during a gap between samples are spread over the gap.
+    A restarted gateway counts from zero: the time between the last sample and its start is left out, because nothing
+    was counted then. Memory is bounded: spans are merged until they are `resolution_s` long, or `window_s / 600` if
+    that is more. Bursts shorter than the spans are invisible here; `variation` reports longer ones to the planner.
     """
 
     def __init__(self, *, window_s: float, resolution_s: float = RESOLUTION_S) -> None:
@@ -77,8 +77,8 @@ class DemandWindow:
         self._last: tuple[float, float, npt.NDArray[np.int64]] | None = None
 
     def add(self, at_s: float, started_s: float, counts: Sequence[int]) -> None:
-        """One sample: its moment and that at which the counters began at 0 (of one monotonic clock, see stamp.py), and
-        requests so far by length (index = tokens)."""
+        """Add a sample: its moment and that at which the counters began at 0 (of one monotonic clock, see stamp.py),
+        and requests so far by length (index = tokens)."""
         now = np.asarray(counts, dtype=np.int64)
         before, self._last = self._last, (at_s, started_s, now)
         if before is None:
@@ -89,7 +89,7 @@ class DemandWindow:
         size = max(len(now), len(old))
         delta = _fit(now, size) - _fit(old, size)
         if at_s <= begin_s or (delta < 0).any():
-            return  # two samples of one moment, or counters that are not what they seem: start again from this sample
+            return  # two samples at one moment, or inconsistent counters: start again from this sample
         last = self._spans[-1] if self._spans else None
         if last is not None and last.end_s == begin_s and at_s - last.begin_s <= self._resolution_s:
             size = max(size, len(last.counts))
@@ -100,7 +100,7 @@ class DemandWindow:
             self._spans.popleft()
 
     def estimate(self, max_lengths: Sequence[int], slo_ms: float, *, since_s: float | None = None) -> Demand:
-        """Demand of the window that ends at the last sample; with `since_s`, of no more than what came after it."""
+        """Demand of the window that ends at the last sample; with `since_s`, only of the part after it."""
         empty = tuple(0.0 for _ in max_lengths)
         if self._last is None or not max_lengths:
             return Demand(tuple(max_lengths), empty, empty, 0, 0.0)
@@ -132,15 +132,15 @@ class DemandWindow:
         )
 
     def restart(self, source: DemandWindow, since_s: float) -> None:
-        """Forget all and take what `source` (it may be this window) has of the time since then."""
+        """Forget everything, and take over the data of `source` (it may be this window) since then."""
         self._spans = collections.deque(span for span in source._spans if span.begin_s >= since_s)
 
     def tails(
         self, max_lengths: Sequence[int]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """For each sample in the window but the last, latest first: its moment, and what came since.
+        """The moment of each sample in the window but the last, latest first, and the arrivals since it.
 
-        Moments [n], seconds that were counted [n], requests per bin [n, bins].
+        Moments [n], counted seconds [n], requests per bin [n, bins].
         """
         spans = list(reversed(self._spans))
         if not spans:
@@ -150,11 +150,11 @@ class DemandWindow:
         return np.array([span.begin_s for span in spans]), seconds, counts
 
     def variation(self, max_lengths: Sequence[int]) -> Variation | None:
-        """How the rates of the bins from each up varied over the window; None when no more than by chance.
+        """The variation of the rates of the bins from each up over the window; None if chance explains it.
 
-        What is seen is chance and variation; the deviations are reduced to what the variance has beyond a Poisson
-        process's. That part is estimated for each group over short and longer clips, and the largest one taken: slow
-        changes of few requests are seen in the longer clips only.
+        The counts contain chance and variation; the deviations are reduced to the variance in excess of a Poisson
+        process's. That part is estimated for each group over short and longer clips, and the largest one is taken: slow
+        changes of few requests are visible only in the longer clips.
         """
         spans = self._spans
         if len(spans) < LEAST_SPANS or not max_lengths:
@@ -199,9 +199,9 @@ def _dispersion(rates: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64]
 def _not_chance(
     counts: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64], size: int
 ) -> npt.NDArray[np.float64]:
-    """Of counts [spans, groups] in clips of `size` spans: the share of a group's standard deviation that is the rate's.
+    """The share of a group's standard deviation due to its rate, from counts [spans, groups] in clips of `size` spans.
 
-    0 where chance may well have made all of it, and where the rate swings too little to matter.
+    0 if chance may well explain it all, and if the rate swings too little to matter.
     """
     clips = len(seconds) // size
     if clips < 2:
@@ -217,7 +217,7 @@ def _not_chance(
 
 
 def bins(counts: Sequence[int] | npt.NDArray[np.int64], max_lengths: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Requests per bin of requests by length; what is longer than the last maximum length is in the last bin."""
+    """Requests per bin from requests by length; those above the last maximum length are in the last bin."""
     sums = np.concatenate(([0], np.cumsum(np.asarray(counts, dtype=np.int64))))
     edges = [min(length + 1, len(sums) - 1) for length in max_lengths]
     edges[-1] = len(sums) - 1
@@ -226,7 +226,7 @@ def bins(counts: Sequence[int] | npt.NDArray[np.int64], max_lengths: Sequence[in
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shift:
-    """Where the traffic most likely became another one."""
+    """The moment at which the traffic most likely changed."""
 
     since_s: float  # the samples' clock
     score: float  # log-likelihood ratio of "another rate since then" over "still the same", summed over the bins
@@ -234,11 +234,11 @@ class Shift:
 
 
 def latest_shift(window: DemandWindow, old: Demand, slo_ms: float, *, min_rows: int) -> Shift | None:
-    """The most likely moment at which requests stopped coming as in `old`; None when too few came to say.
+    """The most likely moment at which the traffic stopped matching `old`; None when too few requests came to tell.
 
-    For each sample in the window, what came since is compared with `old` bin by bin, both as Poisson counts with rates
-    that is not known (the two-sample likelihood ratio, which also sees when `old` itself rests on little). The largest
-    ratio wins, so a part of a second is enough for a plain shift, and a small one takes as long as it needs. Bursty
+    For each sample in the window, the arrivals since are compared with `old` bin by bin, both as Poisson counts with
+    unknown rates (the two-sample likelihood ratio, which also accounts for an `old` that rests on little). The largest
+    ratio wins, so a fraction of a second suffices for a plain shift, and a small one takes as long as it needs. Bursty
     arrivals vary more than Poisson ones: divide the score by `dispersion`.
     """
     moments, seconds, after = window.tails(old.max_lengths)
@@ -258,7 +258,7 @@ def latest_shift(window: DemandWindow, old: Demand, slo_ms: float, *, min_rows: 
 def _likelihood(
     counts: npt.NDArray[np.float64], rates: npt.NDArray[np.float64], others: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """How much likelier the counts are under their own rates than under other ones; the sums of both are the same."""
+    """How much likelier the counts are under their rates than under the other ones; both sums are the same."""
     some = np.broadcast_to(counts > 0, others.shape)
     ratio = np.divide(rates, others, out=np.ones_like(others), where=some)
     return np.asarray(counts * np.log(ratio))

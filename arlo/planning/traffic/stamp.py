@@ -1,8 +1,8 @@
 """When a gateway's statistics were taken, by a clock that never goes back. Pure; `now_s` is an argument.
 
-A gateway says how long it has been up when it takes its statistics. That and its start are put on the clock of whoever
-reads them: the distance between two statistics of one life of the gateway is exactly the gateway's, and a restarted
-gateway goes on after the one before. Wall clocks, which may be set back, have no part in it.
+A gateway reports its uptime when it takes its statistics. That and its start are converted to the reader's
+clock: the distance between two statistics of one life of the gateway is exactly the gateway's, and a restarted
+gateway follows the one before. Wall clocks, which may be set back, have no part in it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stamp:
-    """Of one reading of the counters; both on the reader's monotonic clock."""
+    """The times of one reading of the counters; both on the reader's monotonic clock."""
 
     at_s: float
-    started_s: float  # when the counters began at 0; another value: they began again
+    started_s: float  # when the counters began at 0; another value: they restarted
 
 
 class StampClock:
-    """One per gateway that is listened to."""
+    """Makes stamps for one gateway."""
 
     def __init__(self) -> None:
         self._life: int | None = None
