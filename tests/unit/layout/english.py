@@ -1,4 +1,4 @@
-"""Habits of English that docs/development.md asks to drop, counted over what people read: documents, comments, texts."""
+"""Habits of English that a native engineer would not have, counted over the text people read: documents, comments, strings."""
 
 from __future__ import annotations
 
