@@ -221,7 +221,7 @@ def metric(port: int, name: str, label: str = "") -> list[float]:
 
 
 def port_of(gateway: Gateway) -> int:
-    """Of its data port."""
+    """The number of the gateway's data port."""
     return int(gateway.grpc.rsplit(":", 1)[1])
 
 

@@ -121,7 +121,7 @@ class Cache:
         return self._hasher.file(path)
 
     def read_only(self) -> Cache:
-        """The same cache, whose steps raise NotCached instead of making what is missing."""
+        """The same cache, whose steps raise NotCached instead of making a missing entry."""
         other = copy.copy(self)
         other._read_only = True
         return other
@@ -182,7 +182,7 @@ class Cache:
         return {"sha256": digest, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
     def _content(self, path: Path, described: Mapping[str, Any]) -> str | None:
-        """The file's sha256; None when it is not what was written."""
+        """The file's sha256; None when the file differs from the one written."""
         digest, stat = str(described["sha256"]), path.stat()
         if (stat.st_size, stat.st_mtime_ns) == (described["bytes"], described["mtime_ns"]):
             self._hasher.known(path, digest)
@@ -222,7 +222,7 @@ def remove_if_orphaned(folder: Path) -> None:
 
 
 def link_out(entry: Entry, folder: Path) -> Path:
-    """Put the files of an entry into `folder`, in place of what was there; returns it."""
+    """Put the files of an entry into `folder`, replacing its previous content; returns `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(folder.parent, f".{folder.name}.") as fresh:
         for name in entry.files:

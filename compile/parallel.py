@@ -42,9 +42,9 @@ def run_all(
 ) -> list[Result]:
     """`work(item, tell)` for every item, in `jobs` processes; the results in the order of the items.
 
-    work: a function of a module, so that it can be pickled, as must be items, results and what is told. The first
-    error ends everything: an ArloError as it is, anything else as CompileError naming `title(item)`. A worker that
-    dies is such an error, with the end of what it printed.
+    work: a module-level function, so that it can be pickled; items, results and messages must be picklable as well. The
+    first error ends everything: an ArloError as it is, any other as CompileError naming `title(item)`. A worker that
+    dies is such an error, with the end of its output.
     """
     with tempfile.TemporaryDirectory(prefix="arlo-build-") as logs, contextlib.ExitStack() as stack:
         waiting = list(enumerate(items))[::-1]

@@ -49,9 +49,9 @@ def compile_model(
     """Build the repository that `options` ask for and return its manifest.
 
     progress: called in this thread when a step begins and ends; runtimes may be built side by side. chosen: called
-    with lengths = auto when they are chosen. Raises ConfigError for wrong options or a source that cannot be served,
-    CompileError naming the step (and length) that failed, EnvironmentProblem for missing packages. Whatever happens,
-    `options.out` holds either a whole build or what was there before.
+    when lengths = auto has chosen them. Raises ConfigError for wrong options or a source that cannot be served,
+    CompileError naming the step (and length) that failed, EnvironmentProblem for missing packages. In every case,
+    `options.out` holds either a whole build or its previous content.
     """
     engine = get_engine(options.engine, options.engine_settings)
     engine.versions()
@@ -238,8 +238,8 @@ def collected() -> Iterator[None]:
 def _measured_again(
     job: Job, report: Reporter, built: Sequence[Built], measured: list[Entry], lengths: Sequence[int]
 ) -> list[Entry]:
-    """Static runtimes that took longer than one for more tokens, or far longer than the dynamic one, are measured
-    again: something else ran beside them. What came out of the cache was looked at when it was measured.
+    """Measure static runtimes again that took longer than one for more tokens, or far longer than the dynamic one:
+    other work ran at the same time. Cached measurements passed this check when they were made.
     """
     for at in [*reversed(range(len(built)))] * ROUNDS:
         spec, entry = built[at].spec, measured[at]
@@ -288,7 +288,7 @@ def _notes(entry: Entry) -> str:
 
 @contextlib.contextmanager
 def _cache(options: CompileOptions, hasher: Hasher) -> Iterator[Cache]:
-    """The cache, or a passing one beside the output, so that its files can still be linked."""
+    """The cache, or a temporary one next to the output, so that its files can still be linked."""
     if options.use_cache:
         yield Cache(options.cache_root, hasher)
         return

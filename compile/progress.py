@@ -50,11 +50,11 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float:
-        """Of the steps of known kinds."""
+        """Estimated seconds left for the steps of known kinds."""
         return sum(self._open[step] * statistics.fmean(each) for step, each in self._seconds.items())
 
     def __str__(self) -> str:
-        """For people; more than that where there are steps of kinds that are not known."""
+        """The estimate for people; `over` if steps of unknown kinds remain."""
         more = any(count and step not in self._seconds for step, count in self._open.items())
         return f"{'over' if more else 'about'} {self.seconds:.0f} s left"
 

@@ -93,7 +93,7 @@ def exactness(exact: Verification | None) -> str:
 
 
 def _below_one(value: float) -> str:
-    """Rounded down, so that only what is exact reads as such."""
+    """The value rounded down, so that only an exact 1 reads as 1."""
     return f"{int(value * 1e6) / 1e6:.7g}"
 
 

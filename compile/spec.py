@@ -30,7 +30,7 @@ class RuntimeSpec:
 
     @property
     def title(self) -> str:
-        """For people: `length 128`, `dynamic up to 512` or `profiles up to 512`."""
+        """The name shown to people: `length 128`, `dynamic up to 512` or `profiles up to 512`."""
         return f"length {self.max_length}" if self.shape == "static" else f"{self.shape} up to {self.max_length}"
 
     @property

@@ -1,10 +1,10 @@
-"""Runs what is to be checked in lanes side by side: tests, most of which wait, and what computes (builds, linters,
-fuzzers). What computes should be niced by its command, so that the time limits of the tests beside it hold.
+"""Run check stages in parallel lanes: tests, most of which wait, and computing stages (builds, linters, fuzzers).
+Commands of computing stages should use nice, so that the time limits of concurrent tests hold.
 
 usage: tools/check.py STAGE... [++ STAGE...]...   a STAGE is NAME=COMMAND; `++` begins a lane
 
-The first failure ends all lanes and its whole output is shown. At the end stands how long each stage took, the CPU it
-used and its last line, then the output of the last stage of the first lane: a test runner's closing line comes last.
+The first failure ends all lanes and its whole output is shown. At the end comes each stage's duration, CPU time and
+last line, then the output of the last stage of the first lane: a test runner's closing line comes last.
 Logs: build/check/NAME.log.
 """
 

@@ -1,9 +1,9 @@
-"""Run clang-tidy on our C++ sources, several at a time; what was clean is not run again until something changes.
+"""Run clang-tidy on our C++ sources, several at a time; clean files are skipped until something changes.
 
 usage: tools/clang_tidy.py [--build FOLDER] [--jobs N] [FILE...]     (no FILE: all that the build folder compiles)
 
-Files of one folder with the same flags are parsed together, a third of the work: most of each file is headers. Where
-that finds something, each is run alone, which says what is wrong with it, or that only their names clash.
+Files of one folder with the same flags are parsed together, a third of the work: most of each file is headers. If that
+reports a finding, each file is run alone, which shows its own findings, or that only their names clash.
 
 gcc's precompiled headers are left out of the commands: clang cannot read them. A file counts as unchanged when its
 compile command, .clang-tidy, and every header under src/ and tests/ are the same as when it was last clean. Results lie
@@ -122,7 +122,7 @@ class Tidy:
         return sorted(found, key=len, reverse=True)
 
     def check(self, paths: list[Path]) -> dict[Path, str]:
-        """Run them; what was found, by file."""
+        """Run clang-tidy on the files; returns the findings by file."""
         if len(paths) > 1:
             if not self._together(paths):
                 return {}

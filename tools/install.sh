@@ -16,7 +16,7 @@ done
 also+=(--config-settings="cmake.define.ARLO_PORTABLE=OFF")  # tools/wheel.sh builds in the same folder
 mkdir -p build
 
-# Numbers pip's downloads, so that one sees how many are to come: as many as there are pins, less what is not for here.
+# Numbers pip's downloads to show how many remain: one for each pin that applies to this platform.
 numbered() {
   awk -v total="$(grep -c == constraints.txt)" '
     /\.metadata \(/ { next }

@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def finish(title: str, result: dict[str, Any], out: Path) -> int:
-    """Print what was found, write result.json and index.html; 1 where `price` is below LEAST of the best count."""
+    """Print the findings, write result.json and index.html; returns 1 if `price` is below LEAST of the best count."""
     heads = {"variants": ["variant", "right", *result["variants"][0]["by_task"], "ms, 8 rows", "faster", "by work"]}
     heads["by_load"] = ["load", "best single count", "printed", "price", "price over the best"]
     rows = {

@@ -38,7 +38,7 @@ def say(text: str) -> None:
 
 
 def command(*words: str | Path, fine: Sequence[int] = (0,)) -> None:
-    """One of our own commands; what it says goes on. EnvironmentProblem when it ends with another code than `fine`."""
+    """Run one of Arlo's commands and pass its output on. EnvironmentProblem when its exit code is not in `fine`."""
     line = [sys.executable, "-m", *map(str, words)]
     if subprocess.run(line, check=False).returncode not in fine:
         raise EnvironmentProblem(f"this failed: {' '.join(line)}")
@@ -94,7 +94,7 @@ def summary(times: Sequence[float]) -> dict[str, float]:
 
 
 def ended(demo: Callable[[], int]) -> int:
-    """The exit code of a demo, whose errors are told."""
+    """Run a demo, report its errors and return its exit code."""
     try:
         return demo()
     except ArloError as error:

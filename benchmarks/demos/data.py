@@ -1,18 +1,18 @@
 """Labelled texts for the demos, and where they lie: `python -m benchmarks.demos.data nouns|sections [--refresh]`.
 
-nouns     tell from the definition of a noun which of WordNet's lexicographer files it stands in, as noun.artifact or
-          noun.food: 82,000 definitions in 24 classes, most of them shorter than 64 tokens, out of Debian's package
-          wordnet-base. WordNet 3.0 is free to use with its notice, which the package carries
-sections  tell from the description of a Debian package which section it stands in, as games, science or python: 32,000
+nouns     predict from the definition of a noun its WordNet lexicographer file, such as noun.artifact or noun.food:
+          82,000 definitions in 24 classes, most of them shorter than 64 tokens, from Debian's package wordnet-base.
+          WordNet 3.0 is free to use with its notice, which the package carries
+sections  predict from the description of a Debian package its section, such as games, science or python: 32,000
           descriptions in 37 classes, half of them longer than 76 tokens and a few of thousands. apt fetches the lists
-          of packages into a folder of our own, without root; they follow the distribution's releases, so what is read
-          is not pinned: the sha256 of both lists is part of the key and is printed
+          of packages into our own folder, without root; they follow the distribution's releases, so the input is not
+          pinned: the sha256 of both lists is part of the key and is printed
 
-Nothing of them is committed. Each has four splits: train, fit (calibration), select (thresholds), test. A text goes to
-a split by a hash of its *group*, so that texts that are alike never lie in two, and so that a new version of the data
-moves no text from one split to another.
+None of the data is committed. Each set has four splits: train, fit (calibration), select (thresholds), test. A hash of
+a text's *group* picks its split, so that similar texts share a split, and a new version of the data moves no text from
+one split to another.
 
-<cache>/compile/cascade-*/<key>/    what a step wrote, keyed by all that it was made from
+<cache>/compile/cascade-*/<key>/    the output of a step, keyed by all of its inputs
 <cache>/cascade/nouns/*.jsonl       the splits, hard-linked
 <cache>/cascade/nouns-l6/           a model folder, hard-linked
 """
@@ -166,7 +166,7 @@ def read_sections(packages: str, translations: str) -> list[Example]:
     """The first binary package of each source package, with its English description and its section.
 
     packages, translations: the text of a `Packages` list and of `Translation-en`, joined on Description-md5. The group
-    is the source package: what is built from one source is described alike.
+    is the source package: packages built from one source have similar descriptions.
     """
     texts = {each["Description-md5"]: each.get("Description-en", "") for each in stanzas(translations)}
     found: dict[str, Example] = {}

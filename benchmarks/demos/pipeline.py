@@ -2,12 +2,12 @@
 
     python -m benchmarks.demos.pipeline [--depths 1 2] [--rows 8000] [--texts 400]
 
-Descriptions of packages are told into their sections, in pieces of at most 64 tokens: each piece by MiniLM cut after 1
-or 2 of its layers, as the load leaves time for, and a text by the mean of what its pieces say. `arlo serve` serves
+Descriptions of packages are classified into their sections, in pieces of at most 64 tokens. MiniLM cut after 1 or 2 of
+its layers, as the load permits, classifies each piece; a text's answer is the mean over its pieces. `arlo serve` serves
 that flow on one worker; texts that no model was trained on go to it one at a time, then at random moments at half of
 the rate at which it answered these, and at 1.5 times that rate.
 
-Writes result.json and index.html into reports/pipeline; the exit code is 1 where a row was lost.
+Writes result.json and index.html into reports/pipeline; the exit code is 1 if a row was lost.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.demos.train [--data nouns] [--depths 1 2 3 6] [--rows 40000]
 
-Every depth sees the same rows, so that the deep ones, which learn more slowly, are not starved by the shallow ones. A
-depth costs 3 to 17 ms a row on one slow core; depths are trained side by side, one core each, and what is finished is
-taken from the cache when it is started again. Each folder holds an ONNX file, its configuration and its tokenizer:
+Every depth sees the same rows, so that the shallow ones do not starve the deep ones, which learn more slowly. A depth
+costs 3 to 17 ms a row on one slow core. Depths are trained in parallel, one core each; a restart takes finished ones
+from the cache. Each folder holds an ONNX file, its configuration and its tokenizer:
 `arlo compile FOLDER/model.onnx --out repository`.
 
 Recipe: one epoch, AdamW, linear decay after a short warm-up, batches of rows of like lengths; the embeddings, which are
@@ -166,7 +166,7 @@ def cut(source: Path, depth: int, classes: int, dropout: float) -> Any:
 
 
 def write_model(model: Any, source: Path, labels: Sequence[str], folder: Path) -> None:
-    """Write `model.onnx`, with plain attention, and beside it what `arlo compile` reads: configuration, tokenizer."""
+    """Write `model.onnx`, with plain attention, and the configuration and tokenizer that `arlo compile` reads."""
     with known_noise_silenced():
         import torch
 

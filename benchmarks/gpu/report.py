@@ -117,7 +117,7 @@ def svg(title: str, axes: str, lines: Mapping[str, Mapping[float, float]]) -> st
 
 
 def figures(results: Results) -> list[str]:
-    """Rows for docs/figures.md; what was not run has none."""
+    """Rows for docs/figures.md; benchmarks that were not run have none."""
     found: dict[str, str] = {}
     if one := results.cell(shape="bert-base", kind="eager", length=16, rows=1):
         what = "BERT-base fp16, one row of 16 tokens, kernels launched one by one to a CUDA graph"

@@ -1,19 +1,19 @@
 """Subjects of twin.py that are pipelines.
 
-cascade  `topic` ends the rows that it is sure of, and `tags` answers the rest
+cascade  `topic` answers the rows that it is sure of, and `tags` answers the rest
 tree     after Loki's traffic flow: `detect` makes of each row 10 to 20 rows for `cars` and 2 or 3 for `faces`, 17.4 on
          average
 tokens   OTAS's synthetic stream, 200 to 700 queries a second, on a body that carries 430 with all tokens; times and
          accuracies are those of examples/simulate/otas.toml
 
 Each stage of the first two has two variants. Each of the six workers holds all of them; the planner of `arlo serve`
-measures demand and sets prices, as the simulated one does. Loads are shares of what the flow can carry at all (the
-quickest variants, all of the capacity). What a visit takes beside executing, which keeps the worker idle, is what the
-gateway says of executions of rows that come alone; what a request takes once, between client and gateway, is the rest
-of what they take more than simulated. The first is told to the simulator, the second is added to its mean. What rows
-become is what those that are served become. When plans are made, beside the arrivals, is not known to the simulator: it
-runs with ten phases, and what is compared is the mean of these. Of tokens, an answer earns its query's utility times
-the accuracy of the count that it names, if it came in time by the client's clock.
+measures demand and sets prices, as the simulated one does. Loads are shares of the flow's largest capacity (quickest
+variants, all workers). A visit's overhead besides execution, during which the worker is idle, comes from the gateway's
+executions of lone rows and is an input of the simulator. A request's one-time overhead between client and gateway is
+the remaining excess over the simulated time, and is added to the simulated mean. Simulated rows expand as the served
+rows do. The simulator does not know the phase of the plans relative to the arrivals: it runs with ten phases, and their
+mean is compared. In `tokens`, an answer that is in time by the client's clock earns its query's utility times the
+accuracy of the count that it names.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A flow: its stages, its edges as TOML, lengths of what is asked, drawn alike, and tokens of a piece by edge."""
+    """A flow: its stages, edges as TOML, request lengths, drawn uniformly, and tokens of a piece by edge."""
 
     stages: tuple[Stage, ...]
     edges: str
@@ -224,8 +224,8 @@ class Pipeline:
         )  # fmt: skip
 
     def prepare(self, endpoint: str, http: int) -> Mapping[str, float]:
-        """ms of a visit, by the gateway's count of the first stage's most accurate variant, and of a request; of rows
-        at a fiftieth of what is carried, which are alone."""
+        """Overheads in ms of a visit, by the gateway's count of the first stage's most accurate variant, and of a
+        request, measured with lone rows at a fiftieth of the capacity."""
         arrived = arrivals(0.02 * self.most, 60.0, 1)
         took, _, _ = self.replay(endpoint, arrived)
         lone = self.simulate(arrived, 0.0, 0.0)
@@ -278,7 +278,7 @@ def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.int64]:
 
 
 class Tokens:
-    """OTAS's queries; loads are ignored, as the stream is the paper's. A task's queries have a length of their own, by
+    """OTAS's queries; loads are ignored, as the stream is the paper's. Each task's queries have their own length, by
     which the pipeline knows their accuracy."""
 
     slo_ms, workers = 1000, 1

@@ -1,19 +1,19 @@
 """Millions of mixed requests through one gateway: memory and descriptors stay flat, and the books add up.
 
-Two real Triton workers with emulated engines that answer at once, and beside them instances of arlo-instant-upstream,
-which take what Triton is too slow for. In each of ten steps arlo-loadgen sends its share of the requests, 64 at a time:
-one row of 1 to 512 tokens, eight rows, and one in fifty that is wrong in one of five ways. All the while others
-misbehave: streams that end well or are cut off, calls cancelled or with deadlines of milliseconds, connections that
-break off within a message. After each step all comes to rest, and the figures are taken:
+Two real Triton workers have emulated engines that answer at once; instances of arlo-instant-upstream take the load that
+Triton is too slow for. In each of ten steps arlo-loadgen sends its share of the requests, 64 at a time: one row of 1 to
+512 tokens, eight rows, and one in fifty that is wrong in one of five ways. Meanwhile other clients misbehave: streams
+that end well or are cut off, calls cancelled or with deadlines of milliseconds, connections that break off within a
+message. After each step, once the gateway is idle, the figures are taken:
 
     rss_mb, descriptors   of the gateway
-    books                 rows and requests as the gateway counts them (`Stats`), beside what clients saw
+    books                 rows and requests as the gateway counts them (`Stats`), and as clients saw them
     executed, by_triton   rows that workers executed, and those of them by Triton
 
 The books add up when nothing is queued or in flight at rest; when each row that arrived, and each request that was
-refused unread, has ended once; when clients of arlo-loadgen saw what was sent to them; and when the workers executed as
-many rows as were started. Prints the figures as JSON; `ok` is false, and the exit status 1, where something of it is
-not so.
+refused unread, has ended once; when clients of arlo-loadgen saw every answer sent to them; and when the workers
+executed as many rows as were started. Prints the figures as JSON; if a check fails, `ok` is false and the exit status
+is 1.
 """
 
 from __future__ import annotations

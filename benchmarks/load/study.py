@@ -4,8 +4,8 @@
 
 *carried*: the highest rate at which one worker answers 99 % of the rows within the SLO, for tweets, passages for
 retrieval and a mix of both, one row at a time, in batches of `fifo`, in ours formed by `fill` and by `deadline`; then
-what is on time at twice the rate that ours carries, with clients that wait for the SLO or ten times as long.
-*cells*: loads as parts of what one worker carries with `deadline`.
+the on-time share at twice the rate that ours carries, with clients that wait for the SLO or ten times as long.
+*cells*: loads as fractions of the rate that one worker carries with `deadline`.
 
 BERT-base on A100s (published latencies), SLO 100 ms, clients that wait a second. Contenders:
 
@@ -16,7 +16,7 @@ BERT-base on A100s (published latencies), SLO 100 ms, clients that wait a second
 * `packed`: batches in order of arrival up to a budget of tokens, without padding, as token-budget servers form them. A
   bound: it knows no time limits, its budget is the best of four for each cell, and its kernels are as quick as static
   ones (1), or take a quarter or half as long again;
-* `bundle`: ours, every worker holds all lengths, `deadline`; with the table it is told 30 % wrong: `wrong table`.
+* `bundle`: ours, every worker holds all lengths, `deadline`; with a latency table 30 % off: `wrong table`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def carried(length: str, batching: str, seconds: float = 10.0) -> float:
 
 
 def carried_table(seconds: float) -> dict[str, Any]:
-    """What is carried, and what is on time at OVERLOAD times what `deadline` carries."""
+    """The carried rates, and the on-time shares at OVERLOAD times the rate that `deadline` carries."""
     found: dict[str, Any] = {"carried": [], "overload": []}
     for length in LENGTHS:
         most = {batching: carried(length, batching, seconds) for batching in BATCHINGS}

@@ -60,7 +60,7 @@ class Subject(Protocol):
         """Repositories; what serve.toml says of them."""
 
     def prepare(self, endpoint: str, http: int) -> Mapping[str, float]:
-        """Measure what the simulator is told."""
+        """Measure the simulator's inputs."""
 
     def compare(self, endpoint: str, load: float, seconds: float) -> tuple[Figures, Figures | None]:
         """Figures of the served side, and of the simulated one."""
@@ -99,7 +99,7 @@ def trace_of(made: Any, slower: float) -> Trace:
 
 
 def twin(made: Any, trace: Trace, slower: float, beyond: Beyond) -> Any:
-    """The scenario of a trace, at the speed of the profile, with what was measured beside that."""
+    """The scenario of a trace, at the speed of the profile, plus the measured overheads."""
     fast = dataclasses.replace(trace, arrived_at_s=trace.arrived_at_s / slower)
     hop_ms = beyond.request_ms / 3 / slower  # at the client, to the worker, and back
     return dataclasses.replace(
@@ -157,8 +157,8 @@ class Rows:
         return build(offered).scenario
 
     def prepare(self, endpoint: str, http: int) -> Mapping[str, float]:
-        """Rows alone, and more rows of one length than the workers can do: how long they take beside the same ones
-        simulated by the profile; the difference by executions, and by tokens in them."""
+        """Send lone rows, then more rows of one length than the workers can do, and compare their times with the
+        simulation by the profile; returns the difference per execution and per token in it."""
         if self.batcher:
             return {}
         made = self.scenario(1.0, 1.0, "mix")

@@ -1,4 +1,4 @@
-"""Cascades of Tabi, HybridServe, INFaaS and Cocktail in a simulated scenario, beside those that Arlo finds.
+"""Cascades of Tabi, HybridServe, INFaaS and Cocktail in a simulated scenario, compared with those that Arlo finds.
 
 python -m benchmarks.papers.schemes examples/simulate/cascade_sst2.toml --scheme tabi --c 0.95
 """

@@ -1,9 +1,9 @@
-"""Arlo beside other servers of embeddings on this machine.
+"""Compare Arlo with other embedding servers on this machine.
 
     python -m benchmarks.peers --duration 30 [--json] [--only arlo triton ...]
 
-Each rival is installed from PyPI into an environment of its own (~/.cache/arlo/peers, some 4 GB), and asked over its
-own HTTP API. docs/peers.md says what is measured and what was found. Not part of `make bench`.
+Each rival is installed from PyPI into its own environment (~/.cache/arlo/peers, some 4 GB) and called over its own HTTP
+API. docs/peers.md describes the measurements and the results. Not part of `make bench`.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _last_lines(folder: Path) -> str:
 
 
 async def _build_arlo(options: Options, work: Path, say: Say) -> None:
-    """Let `arlo up` compile all that it will serve: else it would build beside what is measured."""
+    """Let `arlo up` compile everything it will serve; else it would build during the measurement."""
     setting = dataclasses.replace(_setting(work, "arlo-build", options), events=True)
     log = setting.work / "arlo.log"
     deadline_s = time.monotonic() + options.build_s

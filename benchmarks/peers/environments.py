@@ -1,4 +1,4 @@
-"""A virtual environment for each rival, under the cache; what is installed in one is written down in it."""
+"""A virtual environment for each rival, under the cache; each records its installed packages."""
 
 from __future__ import annotations
 

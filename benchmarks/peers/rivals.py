@@ -109,7 +109,7 @@ def _process(
     shm_prefix: str = "",
 ) -> int:
     """Start one under a guard, to be ended with the stack."""
-    # Nothing of this environment's: a rival finds its own packages, and asks nobody for models.
+    # Nothing of this environment's: a rival finds its own packages, and downloads no models.
     clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1"}
     process = GuardedProcess.start(
@@ -149,7 +149,7 @@ def _infinity(engine: str) -> Start:
         command += ["--engine", engine]
         command += ["--served-model-name", MODEL, "--device", "cpu", "--host", HOST, "--port", str(port)]
         command += ["--no-bettertransformer"]
-        command += ["--pooling-method", "mean"]  # with optimum it takes the first token's where nothing is said
+        command += ["--pooling-method", "mean"]  # with optimum it takes the first token's by default
         off = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "HF_HOME": str(cache() / "huggingface")}
         return f"http://{HOST}:{port}/embeddings", [_process(f"infinity-{engine}", command, off, setting, stack)]
 

@@ -22,7 +22,7 @@ class Fitted:
     prompts: Mapping[str, Prompts] = dataclasses.field(default_factory=dict)
 
     def save(self, file: Path) -> None:
-        """As .npz."""
+        """Write the head to `file` as .npz."""
         file.parent.mkdir(parents=True, exist_ok=True)
         arrays = {"labels": np.array(self.head.labels), "weight": self.head.weight, "bias": self.head.bias}
         for count, found in self.prompts.items():

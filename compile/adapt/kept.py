@@ -1,11 +1,11 @@
 """The steps of `arlo adapt`, each kept in the cache as soon as it is done, keyed by what it depends on:
 
-    adapt-head       what was fitted on the unchanged body
+    adapt-head       the heads fitted on the unchanged body
     adapt-variant    a variant's file, held to its torch module
-    adapt-accuracy   which measured rows it is right about
-    adapt-latency    one turn of measurements, of all files of a run
+    adapt-accuracy   which measured rows it answers correctly
+    adapt-latency    one round of measurements over all files of a run
 
-So a run that is stopped goes on where it was, and further counts, lengths or rows cost their own work only.
+So an interrupted run resumes where it left off, and further counts, lengths or rows cost only their own work.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def head_step(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Examined:
-    """A variant: its file, beside its torch module, and of each task whether it is right about each row that it
-    takes."""
+    """A variant: its file compared with its torch module, and, per task, whether it answers each row that it accepts
+    correctly."""
 
     plan: Plan
     path: Path
@@ -153,8 +153,8 @@ class Examiner:
     def latencies(
         self, examined: Sequence[Examined], batches: Sequence[int], *, fresh: bool = False
     ) -> dict[str, dict[int, float]]:
-        """Median ms of full rows by variant and batch, in `measure.ROUNDS` steps; each a turn of all variants, one
-        after another, so that what disturbs disturbs all. fresh: measure again what was."""
+        """Median ms of full rows by variant and batch, in `measure.ROUNDS` steps. Each step measures all variants in
+        turn, so that a disturbance affects them all. fresh: repeat measurements that the cache holds."""
         parts = {
             "files": {each.plan.name: each.sha256 for each in examined},
             "batches": list(batches),

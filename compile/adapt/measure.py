@@ -29,7 +29,7 @@ ROUNDS = 7  # turns of measured latencies
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compared:
-    """The file beside the torch module that it was made from."""
+    """The file compared with the torch module that it was made from."""
 
     rows: int
     max_abs_diff: float

@@ -59,9 +59,9 @@ def merge_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Step]:
     """Merge `merged` tokens of each row away.
 
-    hidden: [rows, tokens, width]; metric: [rows, tokens, dim], what is compared; size: [rows, tokens], 0 for padding;
-    kept: [rows, tokens], above 0 for tokens that are left alone. Returns the same for tokens - merged, the even tokens
-    that stay before the odd ones, and what was merged. Of equals the one at the lower position goes.
+    hidden: [rows, tokens, width]; metric: [rows, tokens, dim], the vectors compared; size: [rows, tokens], 0 for
+    padding; kept: [rows, tokens], above 0 for tokens left alone. Returns hidden, size and kept for tokens - merged,
+    remaining even tokens before odd ones, and the merge itself. Among equals, the token at the lower position goes.
     """
     import torch
 
@@ -161,7 +161,7 @@ def merging_body(body: Any, schedule: Sequence[int]) -> Any:
 
 
 def spread(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """What is said of the tokens that are left, [rows, left, width], as said of all: [rows, tokens, width]."""
+    """Values of the remaining tokens, [rows, left, width], spread over all tokens: [rows, tokens, width]."""
     import torch
 
     return torch.gather(values, 1, places.unsqueeze(-1).expand(-1, -1, values.shape[2]))

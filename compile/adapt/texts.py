@@ -66,8 +66,8 @@ class Subject(abc.ABC):
 
     @abc.abstractmethod
     def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
-        """Of each task, whether each measured row that the variant takes is right. Of the longest variants that is
-        every row, cut where it is longer; of others those that fit."""
+        """Whether each measured row that the variant accepts is right, by task. The longest variants accept every row,
+        cut to their length; the others accept the rows that fit."""
 
     def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
         """The variant that merges so many tokens a layer, or has so many prompts; of a maximum length, or the longest
@@ -109,12 +109,12 @@ class Subject(abc.ABC):
         return measure.agreed(self._answers(said, rows), self._answers(np.concatenate(wanted), rows))
 
     def row_lengths(self, plan: Plan) -> Sequence[int]:
-        """Of the measured rows that the variant takes, task by task; empty: all are of one length."""
+        """Lengths of the measured rows that the variant accepts, task by task; empty: all rows have one length."""
         return [len(row) for row in self._taken(plan)]
 
     def ends(self, plan: Plan) -> Sequence[int]:
-        """Of the length bins that its accuracy is told of, ascending, the last is its length; those of all variants
-        are the same as far as they go."""
+        """Ends of the length bins by which accuracy is reported, ascending; the last is the variant's length. Variants
+        share the bins up to their lengths."""
         return bin_ends(self._lengths, plan.length)
 
     def full(self, plan: Plan, count: int) -> Mapping[str, NDArray[Any]]:
@@ -194,7 +194,7 @@ class Texts(Subject):
         return self._made_of(plan, {name: each.head for name, each in prompts.items()}) | {"prompts": values}
 
     def module(self, plan: Plan) -> Any:
-        """Of prompts each task has its own and a head of its own: tables, too."""
+        """With prompts, each task has its own prompts and its own head, both in tables."""
         if not plan.prompted:
             return super().module(plan)
         import torch

@@ -56,7 +56,7 @@ class Heads:
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Of each task."""
+        """The labels of each task."""
         return {name: head.labels for name, head in self.of.items()}
 
     def tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -71,7 +71,7 @@ class Heads:
 
 
 def inputs_of(model: SourceModel, head: Head | Heads | None) -> tuple[InputTensor, ...]:
-    """Of its variants: those of the model, and `task` where it has several."""
+    """Inputs of the model's variants: those of the model, and `task` if it has several."""
     return model.inputs + ((task_input(len(head.of)),) if isinstance(head, Heads) else ())
 
 
@@ -110,12 +110,12 @@ class Plan:
 
     @property
     def count_name(self) -> str:
-        """As `m4`; `p4` of one with prompts."""
+        """The short name of the token count: `m4`, or `p4` with prompts."""
         return f"{'p' if self.prompted else 'm'}{self.merge}"
 
     @property
     def name(self) -> str:
-        """As `m4-128`."""
+        """The short name of the variant, such as `m4-128`."""
         return f"{self.count_name}-{self.length}"
 
     @property
@@ -125,12 +125,12 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """That a layer adds, or, below 0, that go in it."""
+        """Tokens that each layer adds (above 0) or merges away (below 0)."""
         return self.merge if self.prompted else -self.merge
 
     @property
     def adaptation(self) -> AdaptationKind:
-        """As manifests call it."""
+        """The adaptation's name in manifests."""
         return self.kind if any(self.schedule) else "none"
 
 
@@ -227,7 +227,7 @@ def torch_variant(
 def export_variant(
     model: SourceModel, head: Head | Heads | None, variant: Any, given: Mapping[str, NDArray[Any]], folder: Path
 ) -> Path:
-    """Write `model.onnx` for any number of rows, and beside it what goes with it. given: the inputs of two rows.
+    """Write `model.onnx` for any number of rows, with its accompanying files next to it. given: the inputs of two rows.
     CompileError when torch cannot export it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"

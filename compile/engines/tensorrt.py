@@ -66,7 +66,7 @@ class TensorRtEngine:
         return "gpu: none" if gpu.problem else f"gpu: {gpu.name} ({gpu.capability})"
 
     def cannot_run(self) -> str:
-        """Why this machine cannot run what is built; empty when it can."""
+        """Why this machine cannot run the engine; empty when it can."""
         gpu = find_gpu()
         if gpu.problem:
             return gpu.problem

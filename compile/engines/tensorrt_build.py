@@ -42,9 +42,9 @@ def build_plan(
     settings: EngineSettings,
     timing: TimingCache | None,
 ) -> dict[str, Any]:
-    """Write `model.plan` into `folder`; what was found, see `engine.Engine.build`. CompileError when it cannot.
+    """Write `model.plan` into `folder` and return the findings, see `engine.Engine.build`. CompileError when it cannot.
 
-    trt, log: the module and its log, see `arlo.templates.tensorrt.session`. timing: None where nothing is measured.
+    trt, log: the module and its log, see `arlo.templates.tensorrt.session`. timing: None if nothing is measured.
     """
     start_s = monotonic_s()
     title = f"build: {spec.title}"
@@ -55,7 +55,7 @@ def build_plan(
         warnings.simplefilter("ignore", DeprecationWarning)  # of members that go in one version or the other
         builder = trt.Builder(log)
         network = builder.create_network(_strongly_typed(trt))
-        # The parser finds the weights beside the graph; it takes hard links. Inside `folder`: gone with it if killed.
+        # The parser looks for weights next to the graph and accepts hard links. Inside `folder`: a kill leaves nothing.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".parse-") as beside:
             shutil.copyfile(graph, Path(beside) / GRAPH)
             link_or_copy(weights, Path(beside) / WEIGHTS)

@@ -37,7 +37,7 @@ class TimingCache:
         return "none"
 
     def save(self, config: Any, log: Any) -> None:
-        """Add what was measured to the file: also to what other builds wrote meanwhile. Readers see it whole."""
+        """Add the timings to the file, keeping those that other builds wrote meanwhile. Readers see a whole file."""
         if self._cache is None:
             return
         with contextlib.suppress(OSError), self._locked():

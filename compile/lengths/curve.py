@@ -169,7 +169,7 @@ def assumed(longest: int, why: str) -> SourcedCurve:
 
 
 def from_points(points: Iterable[Sequence[float]], about: str, notes: Sequence[str] = ()) -> SourcedCurve:
-    """A curve of what was measured on one dynamic runtime: (tokens, microseconds)."""
+    """A curve from points measured on one dynamic runtime: (tokens, microseconds)."""
     line = _cheapest((int(length), float(cost)) for length, cost in points)
     return SourcedCurve(
         curve=CostCurve(points=tuple(line), reading=reading_of(line)),

@@ -36,9 +36,9 @@ _BUSY = 0.5  # share of a core, CPU time over wall time, below which even CPU ti
 def measured_here(job: Job, longest: int) -> SourcedCurve:
     """The engine's dynamic runtime, measured on this machine at multiples of STEP, in about BUDGET_S.
 
-    Each point is the quickest of 3 to 15 runs with one row, as other work only ever adds time and the shape of the
-    curve is what is wanted. With one thread on a CPU the time is that which the core worked on it, so that work beside
-    it disturbs little. The points are cached by the engine's files, the device, threads and versions.
+    Each point is the quickest of 3 to 15 runs with one row: other work only ever adds time, and the shape of the curve
+    is what matters. With one thread on a CPU, CPU time is measured, so that other work on the machine disturbs little.
+    The points are cached by the engine's files, the device, threads and versions.
     """
     spec, built = dynamic_engine(job, longest)
     engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
@@ -147,6 +147,6 @@ def quickest(runner: Runner, inputs: dict[str, Any], output: str, *, own_time: b
 
 
 def cpu_s() -> float:
-    """Of this process, so far."""
+    """CPU seconds that this process has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

@@ -39,7 +39,7 @@ class RuntimeFound:
     """A runtime of the manifest and what lies in its folder."""
 
     runtime: Runtime
-    bytes: int  # of its own files
+    bytes: int  # of the runtime's own files
     shared_bytes: int  # of files that other runtimes hold too: hard links, on the disk once
     triton: TritonSide | None  # None: no configuration, or not one of Triton's
     disagreements: tuple[str, ...]  # Triton's configuration or the folder against the manifest
@@ -147,7 +147,7 @@ def check_files(repository: Path, manifest: Manifest) -> list[FileProblem]:
 
 
 def _config(path: Path) -> tuple[Any, str]:
-    """Triton's ModelConfig of a file; or None, and what is wrong with it."""
+    """Triton's ModelConfig of a file; or None and the problem with it."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2 as messages
 

@@ -1,4 +1,4 @@
-"""The last step: the manifest of what was built, and the repository around it."""
+"""The last step: the manifest of the build, and the repository around it."""
 
 from __future__ import annotations
 

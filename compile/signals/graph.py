@@ -1,8 +1,8 @@
 """Outputs that are added to an exported graph: `importance` and `confidence`.
 
-Attention is found by its shape, whoever exported the graph: a Softmax over the last axis whose result, perhaps cast or
-masked, is the left factor of a MatMul. One kernel that does all of attention (FlashAttention, ONNX Runtime's Attention)
-keeps its softmax to itself; such graphs are refused, and an engine cannot fuse what is asked for here.
+Attention is recognised by its shape, whichever exporter wrote the graph: a Softmax over the last axis whose result,
+perhaps cast or masked, is the left factor of a MatMul. A fused attention kernel (FlashAttention, ONNX Runtime's
+Attention) does not expose its softmax; such graphs are rejected, and an engine cannot fuse attention that we read.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _type_of(value: onnx_ir.Value) -> onnx_ir.DataType:
         else:
             inputs = [] if node is None or id(node) in seen else [each for each in node.inputs if each is not None]
             seen.add(id(node))
-            # The condition of a Where has a type of its own; behind the first input of others come shapes and indices.
+            # The condition of a Where has a different type; after the first input of others come shapes and indices.
             left += inputs[:0:-1] if node is not None and node.op_type == "Where" else inputs[::-1]
             continue
         if found in kinds:
@@ -121,7 +121,7 @@ def add_confidence(model: onnx_ir.Model, activation: str) -> None:
     """Append the output `confidence` FP32 [rows, 1]: the largest probability, by softmax or sigmoid of `logits`
     [rows, labels].
 
-    Not [rows]: Triton wants an output to have a dimension beside the rows.
+    Not [rows]: Triton requires an output to have a dimension in addition to the rows.
     """
     graph = model.graph
     logits = next(value for value in graph.outputs if value.name == "logits")

@@ -32,7 +32,7 @@ def wanted(options: CompileOptions) -> bool:
 
 
 def check_signals(options: CompileOptions, model: SourceModel) -> None:
-    """ConfigError when the model cannot give what is asked for."""
+    """Raise ConfigError when the model cannot give the requested signals."""
     if options.confidence and model.task != "sequence-classification":
         raise ConfigError(f"confidence is of sequence classifiers, and {model.name} is of the task {model.task}")
     if options.confidence and model.label_activation not in ("softmax", "sigmoid"):

@@ -12,8 +12,8 @@ from arlo.catalog.words import Words
 
 
 def words_of(tokenizer: Path | None) -> Words | None:
-    """Of a `tokenizer.json`: WordPiece, byte-level BPE, or SentencePiece (BPE or Unigram with Metaspace). None for no
-    file, and for a tokenizer of another kind, whose words cannot be told from ids."""
+    """The word rule of a `tokenizer.json`: WordPiece, byte-level BPE, or SentencePiece (BPE or Unigram with Metaspace).
+    None without a file, and for other tokenizers, whose ids do not show where words begin."""
     if tokenizer is None:
         return None
     from tokenizers import Tokenizer

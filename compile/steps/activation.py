@@ -20,8 +20,8 @@ _OF_ROWS = ("sequence-classification", "reranker", "classification")
 def activations(
     config: Settings, saved: Settings, *, task: str, labels: int
 ) -> tuple[Activation | Literal[""], Activation | Literal[""]]:
-    """Of labels and of scores; empty where the task has no logits of labels. `config` is config.json of the folder,
-    `saved` its config_sentence_transformers.json. ConfigError: it names an activation that is not known."""
+    """Activations of labels and of scores; empty if the task has no logits of labels. `config` is the folder's
+    config.json, `saved` its config_sentence_transformers.json. ConfigError for an unknown activation."""
     if task == "token-classification":
         return "softmax", ""
     if task not in _OF_ROWS:

@@ -87,7 +87,7 @@ def batches_step(job: Job, lengths: Sequence[int]) -> Entry:
 
 
 def batches_of(job: Job, entry: Entry) -> tuple[BatchChoice, ...]:
-    """The rows of each length, by what was measured. ConfigError where not even one row each fits into the memory."""
+    """The rows of each length, from the measurements. ConfigError if not even one row each fits into the memory."""
     measured: dict[int, dict[int, float]] = {}
     for length, rows, us in entry.meta["points"]:
         measured.setdefault(length, {})[rows] = us
@@ -97,7 +97,7 @@ def batches_of(job: Job, entry: Entry) -> tuple[BatchChoice, ...]:
 
 
 def _memory(weights: int | None, before: int | None, after: int | None, tokens: int) -> dict[str, float | None]:
-    """What is beside the weights belongs to the tokens of the largest batch that ran."""
+    """Memory in addition to the weights is attributed to the tokens of the largest batch that ran."""
     if weights is None or before is None or after is None:
         return {"weights_mb": None, "token_mb": None}
     return {"weights_mb": max(0, weights) / 1e6, "token_mb": max(0, after - before - weights) / 1e6 / tokens}

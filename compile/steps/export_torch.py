@@ -110,7 +110,7 @@ _SPAN_HEADS = {family: head if family == "modernbert" else ("", "qa_outputs") fo
 
 def export_torch_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry:
     """Entry with the model folder; meta: `outputs` (as OutputTensor fields), `notes`, and `packs`, whether its family
-    may be packed. ConfigError for what has no torch model: an ONNX file, or inputs that are no text."""
+    may be packed. ConfigError for a source without a torch model: an ONNX file, or inputs other than text."""
     if model.onnx is not None or model.row_length is not None:
         raise ConfigError(f"{model.source} is not a folder of a text encoder for torch: use --engine onnxruntime")
     parts = {

@@ -49,7 +49,7 @@ _SUPPORTED = "Transformer, Pooling, Dense, LayerNorm, Normalize and Dropout"
 # Of these at least one is in every folder with a tokenizer.
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "merges.txt", "bpe.codes", "*.tiktoken")
 _WEIGHTS = (".safetensors", ".bin", ".onnx", ".data", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".npz", ".ckpt")
-_NO_LIMIT = 10**20  # as transformers: what is larger stands for no limit
+_NO_LIMIT = 10**20  # the rule of transformers: a larger value means no limit
 _EMBEDDING = "sentence_embedding"
 _SAVED = "config_sentence_transformers.json"
 

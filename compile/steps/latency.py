@@ -1,15 +1,15 @@
 """Step 11, latency profile: how long each runtime takes on this machine, by length and batch.
 
 Input: the built engine. Output: LatencyPoints in microseconds, and the memory that the engine takes. Cache key: the
-engine's files, the device, the threads, versions, this code. Check: the process had a core for itself; where it had
-not, a warning says so.
+engine's files, the device, the threads, versions, this code. Check: the process had a core for itself; otherwise a
+warning is logged.
 
-It is a measurement in this process, without Triton around it. Other work on the machine only ever adds time, so the
-lower quartile of the repetitions is taken, and a point that took longer than one with more tokens or rows is measured
-again: the quicker time counts.
+The measurement runs in this process, without Triton. Other work on the machine only ever adds time, so the lower
+quartile of the repetitions is taken, and a point that took longer than one with more tokens or rows is measured again:
+the quicker time counts.
 
-The memory is what the process (the CPU) or the GPU has more in use once the engine was opened and ran its largest
-batch: weights, and room for what is computed. Triton's process around it is not in it.
+Memory is the increase in use, of the process (CPU) or of the GPU, once the engine was opened and ran its largest batch:
+weights and activations. Triton's own process is not included.
 """
 
 from __future__ import annotations

@@ -228,8 +228,8 @@ class _Original:
     def answer(self, batches: Sequence[Sequence[Row]]) -> list[dict[str, NDArray[np.float32]]]:
         """Answers [rows, *dims] or [rows, tokens, *dims] by output for each batch, whose rows have one length.
 
-        Each core computes batches of its own: threads that share an operation would wait for each other at its end,
-        which takes ten times as long where other work runs on the machine.
+        Each core computes its own batches: threads that share an operation would wait for each other at its end, which
+        takes ten times as long on a busy machine.
         """
         # A file for one length answers no row without its padding, and how much there is may be part of its answer.
         inputs = [pad(self._model.inputs, rows, self._model.fixed_tokens or len(rows[0])) for rows in batches]
@@ -285,7 +285,7 @@ class _Original:
                 self._loaded = open_session(_onnx(self._model), 1)
             except Exception as error:  # ONNX Runtime raises its own kinds
                 raise CompileError(f"reference: ONNX Runtime does not open the original file ({error})") from error
-        whole = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}  # what is none keeps its type
+        whole = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}  # other tensors keep their type
         known = {tensor.name: whole.get(tensor.type) for tensor in self._loaded.get_inputs()}
         names = [tensor.name for tensor in self._loaded.get_outputs()]
 
@@ -315,7 +315,7 @@ class _Original:
         total = np.zeros(layers[0].shape[::3], np.float64)
         for layer in layers[-self._importance.layers :]:
             shares = layer.double()
-            if (shares.sum(-1) - 1).abs().max() > _NO_SHARES:  # SqueezeBERT shows what is before the softmax
+            if (shares.sum(-1) - 1).abs().max() > _NO_SHARES:  # SqueezeBERT returns the scores before the softmax
                 shares = shares.softmax(-1)
             total += shares.sum((1, 2)).numpy()
         return {IMPORTANCE: total.astype(np.float32)}

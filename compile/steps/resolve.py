@@ -1,6 +1,6 @@
-"""Step 1, resolve: read a local model folder without loading it, and refuse early what cannot be compiled.
+"""Step 1, resolve: read a local model folder without loading it, and reject early a model that cannot be compiled.
 
-Input: a Hugging Face folder (config.json, weights, tokenizer), a sentence-transformers folder (modules.json beside), or
+Input: a Hugging Face folder (config.json, weights, tokenizer), a sentence-transformers folder (with modules.json), or
 an ONNX file, see `resolve_onnx`.
 Output: a `SourceModel`. Cache key: none; the content hashes that it takes are the keys of the other steps.
 Check: the folder is whole, its model is an encoder, and the asked lengths fit it.
@@ -123,7 +123,7 @@ class SourceModel:
 
     @property
     def row_length(self) -> int | None:
-        """Of every row, where it has no token ids."""
+        """The length of every row of a model without token ids; None with token ids."""
         return row_length(self.inputs)
 
 
@@ -138,7 +138,7 @@ def demo_model_path() -> Path:
 
 
 def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
-    """Read the source folder. ConfigError says what is wrong with it and what to do."""
+    """Read the source folder. ConfigError names the problem and its remedy."""
     root, name = options.source, options.name
     if str(root) == DEMO_MODEL and not root.exists():
         root, name = demo_model_path(), name or DEMO_MODEL
@@ -279,7 +279,7 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
 
 
 def _tasks(config: Settings) -> dict[str, tuple[str, ...]]:
-    """That share the model, as `arlo adapt` writes them into config.json."""
+    """Labels of the tasks that share the model, as `arlo adapt` writes them into config.json."""
     return {name: tuple(labels) for name, labels in config.read("arlo_tasks", TEXTS_BY_NAME, {}).items()}
 
 

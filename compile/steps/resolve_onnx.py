@@ -255,7 +255,7 @@ def _precision(proto: onnx.ModelProto) -> str:
 
 
 def _external(path: Path, proto: onnx.ModelProto) -> tuple[tuple[Path, ...], int]:
-    """Files with weights beside the graph, whole; and the bytes in them."""
+    """Weight files next to the graph, all complete, and their bytes."""
     ends: dict[str, int] = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:

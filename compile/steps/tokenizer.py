@@ -1,12 +1,12 @@
-"""Step 2, tokenizer: one `tokenizer.json` that turns text into ids, without a length of its own.
+"""Step 2, tokenizer: one `tokenizer.json` that turns text into ids, without a length limit.
 
 Input: the source folder. Output: `tokenizer.json`, or none when the folder has no tokenizer (then clients send ids).
 Cache key: all files of the folder but weights, options, this code. Check: on odd texts and pairs it gives the ids of
 AutoTokenizer.
 
-The tokenizer is what AutoTokenizer makes of the folder: tokenizer_config.json, added_tokens.json and
-special_tokens_map.json change what tokenizer.json says. Padding is dropped: that is the gateway's work. So is the
-length that texts are cut to (the MiniLM folder would cut each to 128 tokens without a word); the side remains if it is
+The tokenizer is the one that AutoTokenizer makes of the folder: tokenizer_config.json, added_tokens.json and
+special_tokens_map.json override tokenizer.json. Padding is dropped, because the gateway pads. The truncation length is
+dropped as well (the MiniLM folder would silently cut each text to 128 tokens); the truncation side remains if it is
 left.
 """
 

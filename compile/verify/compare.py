@@ -99,9 +99,9 @@ class Found:
 class Comparison:
     """Collects what one runtime answers.
 
-    task: of the model. importance: what that output sums, where there is one; it has laws of its own. Scales are those
-    of the original over all given rows, so that a bound is the same for all. flips: the model merges tokens,
-    so that rows beyond the bound are counted as by another merge.
+    task: of the model. importance: the sum that this output has, if there is one; it has its own laws. Scales are those
+    of the original over all given rows, so that one bound holds for all. flips: the model merges tokens, so rows beyond
+    the bound are counted as merged differently.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Comparison:
                 self.found.padding_at = f"{row}, {output.name}, {what}"
 
     def finish(self) -> Found:
-        """Compare the order of scores, which takes all rows, and return what was found."""
+        """Compare the order of scores, which needs all rows, and return the findings."""
         if self._scores:
             expected, answer = np.array(list(self._scores.values())).T
             indexes = list(self._scores)

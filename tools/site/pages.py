@@ -1,7 +1,7 @@
-"""How the documents become a site (mkdocs calls these): README.md is the first page, and its table the navigation.
+"""Hooks of mkdocs that turn the documents into a site: README.md is the first page, and its table the navigation.
 
-Pages outside docs/ that documents link to become pages too. Links to what is none (sources, examples) become text, and
-must exist.
+Documents outside docs/ become pages if other pages link to them. Links to other files (sources, examples) become text;
+their targets must exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROW = re.compile(r"^\| (?P<wish>[^|]+) \| (?P<pages>[^|]*\]\([^|]*) \|$", re.MU
 
 
 def _place(path: str) -> str | None:
-    """Of a file of the repository, on the site; None: it is no page."""
+    """The place on the site of a file of the repository; None if it is not a page."""
     if path in MOVED:
         return MOVED[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else None

@@ -1,9 +1,9 @@
-"""What every model here does with Triton's requests, whatever runs its engine.
+"""How every model here batches Triton's requests, independent of its engine.
 
-Inputs are INT64 [rows, tokens], or tensors of a size of their own; those that config.pbtxt calls optional are zeros
-when a request leaves them out.
-Requests of one length are joined into one run; only outputs that are asked for are computed and sent back. This file is
-copied beside each engine's model.py.
+Inputs are INT64 [rows, tokens], or tensors of a fixed size; those that config.pbtxt calls optional are zeros when a
+request omits them.
+Requests of one length are joined into one run; only requested outputs are computed and sent back. This file is copied
+next to each engine's model.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Instance:
 
     @property
     def threads(self) -> int:
-        """Of the environment variable ARLO_THREADS, else of the parameter `threads`, else 1."""
+        """Threads from the environment variable ARLO_THREADS, else from the parameter `threads`, else 1."""
         return self.whole("threads", os.environ.get("ARLO_THREADS") or self.parameters.get("threads") or "1")
 
     @property
@@ -83,7 +83,7 @@ class Encoder:
         raise NotImplementedError
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session and run what is usual, so that no request pays for what happens once."""
+        """Open the session and run the usual shapes, so that no request pays for one-time work."""
         config = json.loads(args["model_config"])
         self.configure(config)
         instance = Instance.of(args, config)
@@ -108,17 +108,17 @@ class Encoder:
         dims = {entry["name"]: [int(size) for size in entry["dims"][rows:]] for entry in config["input"]}
         flat = [size for size in dims.values() if len(size) == 1]
         tokens = min(flat, key=lambda size: size[0] >= 0, default=[-1])  # the free one, where there is one
-        # Of a size of their own; the others all have one shape, [rows, tokens].
+        # Inputs of a fixed size; the others all have one shape, [rows, tokens].
         self._sizes = {name: tuple(size) for name, size in dims.items() if size != tokens}
         self._kinds = {entry["name"]: _KINDS.get(entry.get("data_type", ""), np.int64) for entry in config["input"]}
         self._outputs = [entry["name"] for entry in config["output"]]
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer every request, in order; a request that fails gets an error of its own."""
+        """Answer every request, in order; each failed request gets its own error."""
         if len(requests) == 1:
             return [self._answer_one(requests[0])]
         responses: list[Any] = [None] * len(requests)
-        groups: dict[int, list[Member]] = {}  # length -> what can run together
+        groups: dict[int, list[Member]] = {}  # length -> requests that can run together
         for index, request in enumerate(requests):
             try:
                 tensors = self._read(request)

@@ -180,8 +180,8 @@ def fresh(out: Path) -> Path:
 
 
 def for_demo(config: Config, out: Path) -> Config:
-    """The configuration on free ports and with a run folder of its own, so that `arlo serve` can run beside it, and
-    with no more workers than this machine has cores for, where it only counts them.
+    """The configuration on free ports and with its own run folder, so that `arlo serve` can run at the same time. If it
+    only counts workers, the count is limited to the cores of this machine.
     """
     count = config.workers.count
     if count is not None and not config.deployment.instances:
@@ -213,8 +213,8 @@ async def served(
     manifest: Manifest | None = None,
     moves: bool = False,
 ) -> T | None:
-    """Start the cluster, do `work` in a thread with its gRPC address, stop the cluster. None when it was interrupted
-    before the work began. The event that `work` gets is set when it should end. moves: say what was planned meanwhile.
+    """Start the cluster, do `work` in a thread with its gRPC address, stop the cluster. None if interrupted before the
+    work began. The event passed to `work` is set when it should end. moves: report the plans made meanwhile.
     """
     from arlo.control.plane import Cluster
     from arlo.control.pool import make_pool
@@ -223,7 +223,7 @@ async def served(
     config = config or demo.config
 
     def report(text: str) -> None:
-        if not text.startswith("serving "):  # what is served and why was said before
+        if not text.startswith("serving "):  # the deployment and its reasons were printed before
             demo.say("serve", text)
 
     cluster = Cluster(config, manifest or demo.manifest, make_pool(config), report=report)
@@ -322,7 +322,7 @@ def replay(demo: Demo, rate: float, endpoint: str, stop: threading.Event) -> Rep
 
 
 def about(demo: Demo, asked: Asked, found: Capacity | None, others: float | None) -> list[str]:
-    """What the report says of the machine, of what was served and of why it was asked what it was."""
+    """Lines of the report about the machine, the deployment and the reasons for rate and SLO."""
     from arlo.control.reconcile.choice import choose
     from arlo.replay.result import machine
 

@@ -152,7 +152,7 @@ def cut(library: Path) -> None:
 
 
 def ort(prefix: Path, wheels: list[Path]) -> None:
-    """ONNX Runtime with CUDA, cut to one architecture and to encoders; beside the environment, not in it."""
+    """Add ONNX Runtime with CUDA, cut to one architecture and to encoders; next to the environment, not in it."""
     scratch = prefix / "whole"
     install(wheels[0], scratch, wanted=ORT)
     (scratch / SITE).rename(prefix / "ort")

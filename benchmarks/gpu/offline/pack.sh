@@ -2,7 +2,7 @@
 # Packs what a GPU machine without a network needs to run the GPU benchmarks, on any machine without a GPU, into .gpu-kit/:
 # Arlo, Triton's server with its Python backend, ONNX Runtime for CUDA 13 and one architecture. benchmarks/gpu/offline/
 # unpack.sh unpacks it there. Python 3.12 there has PyTorch, transformers, numpy, grpcio, protobuf and onnx already.
-# What is fetched is pinned by version and SHA-256; what was packed before is reused, from ~/.cache/arlo/gpu-kit.
+# Downloads are pinned by version and SHA-256; parts packed before are reused from ~/.cache/arlo/gpu-kit.
 # usage: benchmarks/gpu/offline/pack.sh [--without PART]...     PART: arlo, triton or ort
 # Fails where kit and checkout, which travels too, are more than 66 MB together.
 set -euo pipefail

@@ -30,7 +30,7 @@ class Context:
     def __init__(self, *, short: bool = False, jobs: int = 1) -> None:
         self.short = short
         self.jobs = jobs
-        self.progress: Callable[[int, int], None] | None = None  # is told how many runs are done, of how many
+        self.progress: Callable[[int, int], None] | None = None  # called with the runs done and their total
         self._pool: ProcessPoolExecutor | None = None
         self._asked = self._done = 0
         self.simulated = 0  # requests

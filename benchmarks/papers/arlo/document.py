@@ -32,7 +32,7 @@ def kept() -> list[dict[str, Any]]:
 
 
 def rows_as_text(result: Mapping[str, Any]) -> Iterator[str]:
-    """For the terminal."""
+    """The result's rows as lines for the terminal."""
     for row in result["rows"]:
         paper, ours, shipped = (number(row[key], row["unit"]) for key in ("paper", "ours", "shipped"))
         yield f"{row['quantity']}: paper {paper}, ours {ours}, shipped {shipped} ({verdict(row)}) {row['note']}"

@@ -46,7 +46,7 @@ def batched(rng: random.Random, latency_ms: float) -> LatencyCurve:
 
 
 def shares(rng: random.Random, shape: str, lengths: tuple[int, ...]) -> list[float]:
-    """Of the demand in each bin; any sum above 0."""
+    """Shares of the demand in each bin; their sum is any number above 0."""
     if shape in ("log_normal", "close", "batched"):
         median, sigma = rng.uniform(3.5, 5.5), rng.uniform(0.5, 1.2)
         below = [0.5 * (1 + math.erf((math.log(n) - median) / sigma / math.sqrt(2))) for n in lengths]
@@ -59,8 +59,8 @@ def shares(rng: random.Random, shape: str, lengths: tuple[int, ...]) -> list[flo
 
 
 def random_problem(rng: random.Random, workers: int, count: int, shape: str) -> AllocationProblem:
-    """A feasible one: `log_normal` lengths (load 20 to 98 %), `uniform` shares, `sparse` (six bins in ten empty),
-    `tight` (the lower bounds leave few workers free, so what is left over travels through several runtimes), `close`
+    """A feasible problem: `log_normal` lengths (load 20 to 98 %), `uniform` shares, `sparse` (six bins in ten empty),
+    `tight` (the lower bounds leave few workers free, so the excess travels through several runtimes), `close`
     (`log_normal` at 85 to 98 %, latencies within 3 to 4 ms), `batched` (`log_normal`, curves of several batches)."""
     lengths = tuple(512 * (i + 1) // count for i in range(count))
     while True:
@@ -225,7 +225,7 @@ def facts(context: Context) -> Found:
 
 
 def speed(context: Context) -> Found:
-    """The paper's largest scenario, in a process of its own."""
+    """Run the paper's largest scenario in a separate process."""
     command = [sys.executable, "-m", "benchmarks.papers.arlo.measured", str(context.pick(600.0, 2.0))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -27,7 +27,7 @@ _TIME_LIMIT_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """Of a stage, with what it takes of its device."""
+    """An instance of a stage, with its use of its device."""
 
     stage: int  # its row of PackingProblem.flow
     memory_mb: float
@@ -62,7 +62,7 @@ class PackingProblem:
     cap: float = CAP
 
     def weight(self, i: int, j: int) -> float:
-        """Of a pair of instances."""
+        """The weight of a pair of instances."""
         if self.flow is None:
             return 1.0
         return self.flow[self.instances[i].stage][self.instances[j].stage]
@@ -165,7 +165,7 @@ _PENALTY = 1e4  # for a device that is too full, in the unit of the largest tran
 
 
 def _could_fit(problem: PackingProblem) -> bool:
-    """What all need against what there is (Algorithm 3 compares R rho l with bytes, which is meant to be this)."""
+    """Compare total need with total supply (the intent of Algorithm 3, which compares R rho l with bytes)."""
     instances, devices = problem.instances, problem.devices
     memory = sum(each.memory_mb for each in instances) <= sum(each.memory_mb for each in devices)
     one = max(each.memory_mb for each in instances) <= max(each.memory_mb for each in devices)

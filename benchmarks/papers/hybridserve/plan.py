@@ -119,8 +119,8 @@ def _needs(repository: Path, runtimes: Sequence[Any], length: Ints, *, reach: fl
 
 
 def _memory(runtimes: Sequence[Runtime], repository: Path, most: int) -> Line:
-    """Of all runtimes of a stage, by the largest batch that they are built for. `arlo compile` has measured what each
-    takes at its own; a token more in a batch takes the slope over them. ConfigError where one was not measured."""
+    """Memory of all runtimes of a stage, by the largest batch that they are built for. `arlo compile` measured each at
+    its own largest batch; their slope gives the memory per token. ConfigError if a runtime was not measured."""
     memory = [(r.max_length * r.max_batch, r.memory_mb) for r in runtimes]
     known = [(float(tokens), float(mb)) for tokens, mb in memory if mb is not None]
     if len(known) < len(memory):

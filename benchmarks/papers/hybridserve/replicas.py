@@ -1,17 +1,17 @@
 """Batch, replicas and devices of every stage of a cascade (HybridServe section V-C, Algorithm 3). Pure.
 
-Rows are taken b at a time; of these stage i gets rho_i b, so that its time l, memory w and transfer T are functions of
-that number: lines, fitted to what was measured of batches. A replica may be spread over S devices, layer after layer:
-each holds w / S and works l / S of the time, and hidden states go from one to the next. Then
+Rows are taken b at a time; of these stage i gets rho_i b, so its time l, memory w and transfer T are functions of that
+number: lines fitted to measured batches. A replica may be spread over S devices, layer by layer: each holds w / S and
+works l / S of the time, and hidden states go from one to the next. Then
 
     u_i = rate l_i(rho_i b) / (b R_i S_i)                   share of a device's time that a part of a replica takes
     max over b, R, S of  min_i  R_i S_i b / l_i(rho_i b)    rows per ms that the slowest stage carries; ties: least T
     s.t. (b - 1) / rate + sum_i l_i(rho_i b) <= SLO         the first row's wait for the batch, and the whole way
          a packing of all parts exists (benchmarks.papers.hybridserve.packing)
 
-The paper compares R rho l with bytes of memory; what is meant is in the packing. Its "maximum objective" of a
-minimisation is read as above; it counts each replica as if it had a device to itself, so Plan.carries says what the
-devices carry as they are packed. Without a limit on time the largest batch would always be the best.
+The paper compares R rho l with bytes of memory; its intent is in the packing. Its "maximum objective" of a minimisation
+is read as above. It counts each replica as if it had its own device, so Plan.carries gives the rate that the devices
+carry as packed. Without a limit on time the largest batch would always be the best.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Line:
     per_row: float = 0.0
 
     def at(self, rows: float) -> float:
-        """Of a batch of so many rows."""
+        """The cost of a batch of `rows` rows."""
         return self.fixed + self.per_row * rows
 
 
@@ -66,7 +66,7 @@ class StageNeeds:
     hidden: Line = Line(0.0, 1.0)  # of the rows' hidden states between two parts of a replica, the same
 
     def rows(self, batch: float) -> float:
-        """Of b rows, those that get here, as the instance must take them: at least one, at most its largest batch."""
+        """Rows of a batch at this stage, out of `batch` rows at the entry: at least one, at most its largest batch."""
         return min(max(self.reach * batch, 1.0), float(self.max_batch))
 
     def batch_ms(self, batch: float) -> float:

@@ -66,14 +66,14 @@ class _Filling:
         return Routing(self.tables, tuple(self.incoming), left, frozenset(self.overloaded))
 
     def send(self, sent: dict[int, float], pool: int, rows: float) -> float:
-        """As many as the pool has room for; what is left of them."""
+        """Send as many rows as the pool has room for; returns the rest."""
         take = min(rows, self.room[pool])
         sent[pool] = sent.get(pool, 0.0) + take
         self.room[pool] -= take
         return rows - take
 
     def close(self, key: tuple[int, int], rows: float, sent: dict[int, float], left: float, targets: list[int]) -> None:
-        """Writes the table; what is left is spread by capacity."""
+        """Write the table; remaining rows are spread by capacity."""
         by = sum(self.whole[i] for i in targets)
         spread = {i: self.whole[i] / by if by > 0 else 1 / len(targets) for i in targets}
         if left > 1e-9 * rows:
@@ -128,7 +128,7 @@ def by_plan(
 
 
 def accuracy(plan: FlowPlan, routing: Routing) -> float:
-    """Of rows that follow the tables: the mean over the exits, for paths whose accuracy is a product."""
+    """Accuracy of rows that follow the tables: the mean over the exits, for paths whose accuracy is a product."""
     flow = plan.flow
     leaves = [stage for stage in range(len(flow.stages)) if not flow.children(stage)]
     total = 0.0

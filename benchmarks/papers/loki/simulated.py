@@ -251,7 +251,7 @@ def capacity(name: str, short: bool) -> dict[str, Any]:
                 roots += result.roots
             return late <= (1 - ON_TIME_AT_LEAST) * roots
 
-        # Upwards from what is surely carried: violations of a contender need not rise with the demand.
+        # Upwards from a demand that is surely carried: violations of a contender need not rise with the demand.
         steps = top * 0.3 * 1.15 ** np.arange(34)
         best, failures = 0.0, 0
         for rate in steps:

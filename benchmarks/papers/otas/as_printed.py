@@ -107,7 +107,7 @@ class Stream:
         waiting.append(Waiting([query], at, due, worth))
 
     def leave_out(self, waiting: list[Waiting], batches: Sequence[Waiting], end: int) -> bool:
-        """Evict what is late if it ends then; whether anything was."""
+        """Evict queries that would be late when ending at `end`; returns whether any were."""
         evicted = False
         for batch in batches:
             if end <= batch.deadline:

@@ -91,7 +91,7 @@ def choose(
     fit: Sequence[float] = (),
 ) -> Candidate:
     """The candidate of least objective that meets both targets (section 5). `fit`: models that fit on a GPU, by stage,
-    for the objective cost. ConfigError says how far the best ones are from what is asked for."""
+    for the objective cost. ConfigError reports how far the best ones miss the targets."""
     value: Callable[[Candidate], float] = {
         "mean": lambda each: each.mean_ms,
         "p99": lambda each: each.p99_ms,

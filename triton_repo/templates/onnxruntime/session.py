@@ -1,10 +1,10 @@
-"""An ONNX graph opened in ONNX Runtime: on the CPU, or on a GPU with CUDA graphs where its shape is fixed, or for some
-lengths of a graph that takes any, whose weights are then there once.
+"""An ONNX graph opened in ONNX Runtime: on the CPU, or on a GPU with CUDA graphs, either of a fixed shape or for some
+lengths of a graph that accepts any length, whose weights are then loaded once.
 
-It lies beside model.py in a Triton model version, and is `arlo.templates.onnxruntime.session` in the package: what is
-verified and measured is what serves. It needs numpy and onnxruntime only.
+It lies next to model.py in a Triton model version, and is `arlo.templates.onnxruntime.session` in the package: the code
+that is verified and measured is the code that serves. It needs numpy and onnxruntime only.
 
-On the CPU a plain run is used: with inputs and outputs bound to memory kept between runs it took the same time.
+On the CPU a plain run is used: inputs and outputs bound to memory kept between runs took the same time.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class Session:
         return tuple(self._replays)
 
     def input_shapes(self) -> dict[str, list[Any]]:
-        """Of each input: a number, or the name of the axis where it is free."""
+        """Axes of each input: a number if fixed, the axis's name if free."""
         return {entry.name: list(entry.shape) for entry in self._session.get_inputs()}
 
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
-        """The outputs `wanted`, in that order, for inputs [rows, tokens] each, or of their own size."""
+        """The outputs `wanted`, in that order, for inputs [rows, tokens] or of a fixed size."""
         rows, tokens = next(iter(tensors.values())).shape[:2]
         recorded = next((count for count in self._rows if count >= rows), rows)
         padded = next((length for length in self._lengths if length >= tokens), tokens)
@@ -280,8 +280,8 @@ def open_session(
 
 
 def _ones(session: Any, rows: int, tokens: int) -> dict[str, Array]:
-    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding, and zeros for what has
-    another size than the first input, such as the number of a task. `tokens`: where free."""
+    """Inputs that every encoder accepts: the second word of its vocabulary, no padding, and zeros for inputs whose size
+    differs from the first input's, such as the number of a task. `tokens`: the size of free axes."""
     first = session.get_inputs()[0].shape[1:]
     return {
         entry.name: np.full(

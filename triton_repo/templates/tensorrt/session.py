@@ -1,6 +1,6 @@
 """An engine of TensorRT or TensorRT-RTX on a GPU: its memory allocated once, its runs replayed as CUDA graphs.
 
-Used by `model.py` inside Triton, which lies beside it, and by `arlo.compile` to verify and to measure. It needs NumPy,
+Used by the `model.py` next to it inside Triton, and by `arlo.compile` to verify and to measure. It needs NumPy,
 cuda-bindings and one of the TensorRT packages, nothing of Arlo.
 
 The engine's inputs are INT64 [rows, tokens], or [rows, ...] of a fixed size; its outputs are FP32 with the rows first.
@@ -101,7 +101,7 @@ class Cuda:
         self.runtime = runtime
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What the function `name` gives beside its error code: nothing, one value or a tuple."""
+        """Call the function `name`; returns its results after the error code: nothing, one value or a tuple."""
         code, *values = getattr(self.runtime, name)(*arguments)
         if int(code) != 0:
             raise CudaError(f"{name} failed: {self._describe(code)}")
@@ -253,7 +253,7 @@ class Session:
         return tuple(shape for shape, known in self._known.items() if known.graph is not None)
 
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
-        """The outputs `wanted`, in that order, for inputs [rows, tokens], or of their own size; the others stay on the
+        """The outputs `wanted`, in that order, for inputs [rows, tokens], or of a fixed size; the others stay on the
         GPU.
 
         Raises ValueError for inputs that the engine does not take, CudaError or RuntimeError when the GPU fails.
@@ -299,7 +299,7 @@ class Session:
         return rows, tokens
 
     def _shape_of(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of an input, for so many rows and tokens."""
+        """The shape of an input for the rows and tokens in `shape`."""
         return (shape[0], *self._own.get(name, shape[1:]))
 
     def _deserialise(self, path: Path) -> Any:
@@ -336,7 +336,7 @@ class Session:
                 raise RuntimeError(self._why(f"the engine refuses the memory for {name}"))
 
     def _context(self) -> Any:
-        """With several profiles each context gets the memory of its own profile, not that of the largest."""
+        """A new context. With several profiles its memory is sized for its profile, not for the largest one."""
         strategies = self._trt.ExecutionContextAllocationStrategy
         several = len(self.profiles) > 1
         strategy = strategies.ON_PROFILE_CHANGE if several else strategies.STATIC
@@ -458,9 +458,9 @@ class Session:
 
 
 class _Kernels:
-    """The kernels that TensorRT-RTX compiled for this GPU, in a file of their own for each engine and version.
+    """The kernels that TensorRT-RTX compiled for this GPU, one file for each engine and version.
 
-    TensorRT-RTX checks by itself that they suit the GPU and the driver. What cannot be read or written is done without.
+    TensorRT-RTX itself checks that they suit the GPU and the driver. Files that cannot be read or written are skipped.
     """
 
     def __init__(self, folder: Path, plan: Path, trt: Any) -> None:

@@ -1,11 +1,11 @@
 """Transformer encoders in torch, over padded rows or over packed ones (rows laid end to end, without padding).
 
 One module for the families BERT, RoBERTa/XLM-R, MPNet, DistilBERT, ELECTRA, ModernBERT and NomicBERT: `Architecture`
-says how they differ. It lies beside model.py in a Triton model version and is `arlo.templates.torch.encoder` in the
+holds their differences. It lies next to model.py in a Triton model version and is `arlo.templates.torch.encoder` in the
 package. It needs torch and safetensors only.
 
 Packed attention (`varlen_attn` of torch, on CUDA) reads the rows' borders from offsets, as FlashAttention does; on the
-CPU each row is attended to by itself. All other layers work on tokens, whichever row they are of.
+CPU attention runs row by row. All other layers work on tokens, regardless of their row.
 """
 
 from __future__ import annotations
@@ -129,13 +129,13 @@ class Places:
 
     @classmethod
     def packed(cls, layout: Layout) -> Places:
-        """Of packed rows."""
+        """The places of packed rows."""
         borders, last = layout.offsets.to(torch.int64), len(layout.row) - 1
         return cls(layout.row, layout.place, borders[:-1].clamp(max=last), (borders[1:] - 1).clamp(min=0))
 
     @classmethod
     def padded(cls, rows: int, tokens: int, mask: Tensor | None, device: torch.device) -> Places:
-        """Of rows padded to `tokens`; mask [rows, tokens]: 1 for tokens; None: no padding."""
+        """The places of rows padded to `tokens`; mask [rows, tokens]: 1 for tokens; None: no padding."""
         at = torch.arange(tokens, device=device)
         row = torch.arange(rows, device=device)[:, None].expand(rows, tokens)
         starts = row[:, 0] * tokens
@@ -198,7 +198,7 @@ class Prepacked(nn.Module):
     """A linear layer on the CPU whose float32 weights oneDNN has laid out for itself, with its activation, if any.
 
     On an AMD EPYC it took 0.44 times as long as torch's own, which calls MKL. oneDNN keeps megabytes for each number of
-    tokens that it meets, so it gets CHUNK at a time, and what is left over filled up to a multiple of STEP.
+    tokens that it meets, so it gets CHUNK at a time, and the remainder is padded to a multiple of STEP.
     """
 
     CHUNK, STEP = 256, 8
@@ -413,7 +413,7 @@ class Encoder(nn.Module):
         return flat[(layout.row * layout.longest + layout.place).clamp(max=len(flat) - 1)]
 
     def _rotary(self, x: Tensor, place: Tensor) -> list[tuple[Tensor | None, Tensor | None]]:
-        """For each layer the cosines and sines that turn queries and keys at `place`; None where nothing is turned."""
+        """Cosines and sines that rotate queries and keys at `place`, by layer; None if nothing is rotated."""
         if not self.arch.rotary:
             return [(None, None)] * self.arch.layers
         kind = (x.device, x.dtype)
@@ -483,7 +483,7 @@ def load(folder: Path, *, device: str = "cpu", precision: str = "") -> Encoder:
 
 
 def with_weights(arch: Architecture, weights: Mapping[str, Tensor]) -> Encoder:
-    """The encoder on these weights, which it shares. ValueError names what is missing or too much."""
+    """The encoder on these weights, which it shares. ValueError names missing and surplus weights."""
     with torch.device("meta"):
         model = Encoder(arch)
     try:

@@ -1,6 +1,6 @@
 """A model whose family encoder.py does not know: the code of transformers, on padded rows only.
 
-Its folder holds config.json and weights.safetensors beside model.json. It needs transformers.
+Its folder holds config.json and weights.safetensors next to model.json. It needs transformers.
 """
 
 from __future__ import annotations

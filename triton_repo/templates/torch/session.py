@@ -5,8 +5,8 @@ are padded to the longest of the batch and the kernels are launched one by one. 
 padding, up to a bucket of tokens that has a CUDA graph. On a CPU the same code runs without graphs, and static rows are
 not padded further.
 
-It lies beside model.py in a Triton model version and is `arlo.templates.torch.session` in the package: what is verified
-and measured is what serves. It needs NumPy and torch only.
+It lies next to model.py in a Triton model version and is `arlo.templates.torch.session` in the package: the code that
+is verified and measured is the code that serves. It needs NumPy and torch only.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Session:
             return [_numpy(answers(name)) for name in wanted]
 
     def run_packed(self, wanted: Sequence[str], ids: Array, offsets: Array, types: Array | None = None) -> list[Array]:
-        """As `run`, of rows that lie end to end: `ids` INT64 [tokens], `offsets` [rows + 1] the rows' borders.
+        """Run rows that lie end to end, like `run`: `ids` INT64 [tokens], `offsets` [rows + 1] the rows' borders.
 
         Answers are [rows, ...]; token-level ones [tokens, ...].
         """
