@@ -1,9 +1,8 @@
-"""Work in other processes: several runtimes at a time, each where a crash or a chatty C++ library disturbs no other.
+"""Work in other processes: several runtimes at a time, isolated from crashes and from chatty C++ libraries.
 
-TensorRT prints to the standard streams from C++ and takes gigabytes; a model that it cannot build may take the process
-with it. So builds run in worker processes, started afresh, whose standard streams go to a file. What a
-worker tells on its way (steps begun and ended) reaches the caller as it happens. When the caller dies, even by
-kill -9, the workers are killed by the kernel.
+TensorRT prints to the standard streams from C++ and takes gigabytes; a model that it cannot build may crash the
+process. So builds run in fresh worker processes whose standard streams go to a file. A worker's reports (steps begun
+and ended) reach the caller as they happen. When the caller dies, even by kill -9, the kernel kills the workers.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class _Worker(Generic[Item]):
             self.connection.send(item)
 
     def hear(self, title: str) -> tuple[str, Any]:
-        """The next message; ArloError when it is one, or when the process is gone."""
+        """The next message. Raises the error that it carries as ArloError, or CompileError if the process is gone."""
         try:
             kind, value = self.connection.recv()
         except (EOFError, ConnectionResetError):

@@ -113,8 +113,8 @@ def compile_model(
 
 
 def _with_lengths(options: CompileOptions, model: SourceModel, engine: Engine) -> CompileOptions:
-    """The options with the lengths that the model has where none are named. A model without token ids, whose rows are
-    all of one length, has one static runtime."""
+    """The options, with the model's lengths if none are named. A model without token ids, whose rows all have one
+    length, has one static runtime."""
     if model.row_length is None:
         return dataclasses.replace(options, lengths=options.lengths or default_lengths(model.max_tokens))
     if engine.name != "onnxruntime":
@@ -197,7 +197,7 @@ def specs_of(
 
 
 def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapping[int, int]) -> list[Finished]:
-    """Build and verify, side by side where that pays; then measure one after the other."""
+    """Build and verify, in parallel where that pays; then measure one runtime after the other."""
     if job.options.profiles and job.options.engine == "onnxruntime" and all(t.role != "mask" for t in job.model.inputs):
         raise ConfigError("profiles pads rows to the next length, and this model has no attention mask to hide that")
     specs = specs_of(job.options, job.model.name, lengths, batches)
@@ -222,8 +222,8 @@ def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapp
 
 @contextlib.contextmanager
 def collected() -> Iterator[None]:
-    """Collect garbage once. Each measurement of memory does so again, and need not visit what torch and the exporter
-    keep: half a second each time."""
+    """Collect garbage once and freeze the rest, so that the collections of later memory measurements skip the objects
+    of torch and the exporter: half a second each time."""
     ours = gc.get_freeze_count() == 0
     gc.collect()
     if ours:
@@ -298,7 +298,7 @@ def _cache(options: CompileOptions, hasher: Hasher) -> Iterator[Cache]:
 
 
 def _check_disk(options: CompileOptions, model: SourceModel, cache: Cache, folder: Path) -> None:
-    """Refuse before the work starts when the files will not fit: once in the cache, once more on another disk."""
+    """Reject the build before it starts if the files will not fit: in the cache, and again on another disk."""
     weights = model.weight_bytes
     if options.engine.startswith("tensorrt"):  # each engine holds the weights
         share = 0.55 if options.precision != "fp32" else 1.1

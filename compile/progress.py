@@ -1,4 +1,4 @@
-"""What a build tells while it runs."""
+"""Progress reports of a running build."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Ended(Protocol):
 
 
 class TimeLeft:
-    """How long the rest of some steps takes: each as long as those of its kind that are known, on average."""
+    """Estimates the remaining time of steps: each takes as long as the known steps of its kind, on average."""
 
     def __init__(self, steps: Iterable[str]) -> None:
         self._open = Counter(steps)
         self._seconds: dict[str, list[float]] = {}
 
     def done(self, step: str, seconds: float) -> None:
-        """One is done, which took so long, now or before; 0: not known."""
+        """Record a finished step and its seconds, spent now or before; 0: not known."""
         self._open[step] -= 1
         if seconds > 0:
             self._seconds.setdefault(step, []).append(seconds)

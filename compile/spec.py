@@ -1,4 +1,4 @@
-"""What one runtime shall be, and the names that graphs go by between the steps."""
+"""The specification of one runtime, and the names of graphs between the steps."""
 
 from __future__ import annotations
 

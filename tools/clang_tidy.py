@@ -28,14 +28,14 @@ OURS = ("src", "tests", "benchmarks")
 BINDINGS = ROOT / "src" / "bindings"
 GCC_HEADER = re.compile(r" -Winvalid-pch| -include \S*cmake_pch\.hxx")
 # The commands are g++'s; clang knows fewer warnings by name. Path analysis of a function ends at 20,000 nodes, not at
-# 225,000: a function that takes more says the same after it, in several times the time.
+# 225,000: for larger functions the full analysis reports the same, in several times the time.
 EXTRA = ["--extra-arg=-Wno-unknown-warning-option", "--quiet"] + [
     f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=20000")
 ]
-# Path analysis of GoogleTest's macros takes most of the time and finds nothing; nor is speed what tests are about.
+# Path analysis of GoogleTest's macros takes most of the time and finds nothing; performance does not matter in tests.
 NOT_SERVING = "-clang-analyzer-*,-performance-*"
 TOGETHER = 16
-# The first is about the sources that the file is made of; what the second says depends on which those are.
+# The first concerns the sources that make up the file; findings of the second depend on which sources those are.
 NOT_TOGETHER = "-bugprone-suspicious-include,-bugprone-exception-escape"
 # Path analysis looks into sources that a file of this name includes; into those of any other it does not.
 UNIFIED = "UnifiedSource-{}.cc"
@@ -99,7 +99,7 @@ def main() -> int:
 
 
 class Tidy:
-    """Runs the tool on groups of files. `commands`: how each is compiled; `state`: what else a result depends on."""
+    """Runs the tool on groups of files. `commands`: how each is compiled; `state`: other inputs of a result."""
 
     def __init__(self, tool: Path, cache: Path, state: str, commands: dict[Path, str]) -> None:
         self._tool = tool
@@ -108,7 +108,7 @@ class Tidy:
         self._commands = commands
 
     def groups(self) -> list[list[Path]]:
-        """The files that are to be run, those that can be parsed together side by side, the largest groups first."""
+        """The files to run, grouped if they can be parsed together, the largest groups first."""
         alike: dict[tuple[Path, str], list[Path]] = defaultdict(list)
         for path, command in sorted(self._commands.items()):
             stamp = self._stamp(path)
@@ -155,7 +155,7 @@ class Tidy:
         return output
 
     def _run(self, file: Path, folder: Path, like: Path) -> str:
-        """What the tool finds in `file`, by the rules for `like`; nothing when it is clean."""
+        """The tool's findings in `file`, by the rules for `like`; empty if it is clean."""
         checks = [NOT_TOGETHER] if file != like else []
         if not like.is_relative_to(ROOT / "src"):
             checks.append(NOT_SERVING)

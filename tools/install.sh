@@ -25,8 +25,8 @@ numbered() {
     /^Successfully/ { print "   packages are installed"; fflush() }'
 }
 
-# Bytecode is left to the first import: compiling all of it takes longer than the rest of the installation. What pip is
-# busy with is shown, its remarks on each of a hundred packages are not.
+# Bytecode is left to the first import: compiling all of it takes longer than the rest of the installation. The script
+# shows pip's current activity, but not its remarks on each of a hundred packages.
 install() {
   "${pip[@]}" install --no-compile --no-build-isolation --progress-bar off -c constraints.txt "$@" > >(numbered) \
     2> >(grep --line-buffered -v '^WARNING: Location .* is ignored' >&2)

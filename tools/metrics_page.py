@@ -87,7 +87,7 @@ def page(text: str) -> str:
 
 
 def control_section() -> str:
-    """What the document says of the control plane's metrics."""
+    """The section on the control plane's metrics."""
     from arlo.control.http.metrics import METRICS
 
     lines = []

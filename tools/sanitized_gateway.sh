@@ -14,7 +14,7 @@ shift 2
 export ARLO_GATEWAY ARLO_SANITIZED=1
 export ASAN_OPTIONS=detect_stack_use_after_return=1:quarantine_size_mb=16:exitcode=66
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=66
-# Only what our own code calls counts: libraries built without it show half.
+# Only calls from our code count: libraries built without the sanitizer show half of theirs.
 export TSAN_OPTIONS=ignore_noninstrumented_modules=1:exitcode=66:history_size=4
 
 tests() {

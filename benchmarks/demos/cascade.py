@@ -41,7 +41,7 @@ LAST = {"cascade": "last"}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A data set, and how its stages are made."""
+    """A data set and the settings of its stages."""
 
     name: str  # of the cascade
     lengths: str
@@ -61,7 +61,7 @@ TASKS = {
 
 
 def prepare(work: Path, data: str, depths: Sequence[int], rows: int, *, recorded: int | None) -> tuple[Path, Path]:
-    """Models, engines, records, thresholds: the cascade.json, and the texts. What is there is taken."""
+    """Make models, engines, records and thresholds, or reuse existing ones; returns cascade.json and the texts."""
     root = cache_root() / "cascade"
     say("data and models")
     task = TASKS[data]
@@ -97,7 +97,7 @@ def fit(*words: str | Path) -> None:
 
 
 def one_at_a_time(address: str, model: str, tokenizer: Path, rows: Sequence[str]) -> dict[str, Any]:
-    """Each row through the cascade and through its last stage alone, in turn; milliseconds, and what it said."""
+    """Send each row through the cascade and through its last stage alone, in turn; milliseconds and answers."""
     times: dict[str, list[float]] = {"cascade": [], "last": []}
     said: dict[str, list[dict[str, Any]]] = {"cascade": [], "last": []}
     with Client(address, model=model, tokenizer=tokenizer) as client:
@@ -116,7 +116,7 @@ def one_at_a_time(address: str, model: str, tokenizer: Path, rows: Sequence[str]
 async def under_load(
     client_of: Callable[[], AsyncClient], rows: Sequence[str], rate: float, parameters: dict[str, str] | None
 ) -> dict[str, Any]:
-    """Rows at random moments, on average `rate` a second."""
+    """Send rows at random moments, on average `rate` a second."""
     reasons: Counter[str] = Counter()
     async with client_of() as client:
 

@@ -49,14 +49,14 @@ _NAMES = """
     person phenomenon plant possession process quantity relation shape state substance time
 """
 LEXNAMES = {number: f"noun.{name}" for number, name in enumerate(_NAMES.split(), start=_FIRST)}
-# They say how a package came to be, not what it is about.
+# These sections describe the origin of a package, not its subject.
 LEFT_OUT = frozenset({"misc", "metapackages", "oldlibs", "debug"})
 _EMPTY = ("transitional", "dummy package")  # packages that only pull in others
 _APT_HELPER = "/usr/lib/apt/apt-helper"
 
 
 def cache_root() -> Path:
-    """`$ARLO_CACHE`, else `~/.cache/arlo`, as `arlo compile` has it."""
+    """The cache of `arlo compile`: `$ARLO_CACHE`, else `~/.cache/arlo`."""
     named = os.environ.get("ARLO_CACHE")
     return Path(named) if named else Path.home() / ".cache" / "arlo"
 
@@ -68,7 +68,7 @@ def open_cache(root: Path) -> Cache:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Example:
-    """A text, the name of its class, and what it must not be separated from."""
+    """A text, the name of its class, and the group from which it must not be separated."""
 
     text: str
     label: str
@@ -122,7 +122,7 @@ def labels_of(examples: Sequence[Example]) -> list[str]:
 
 
 def classes_of(examples: Iterable[Example], name: str) -> list[Example]:
-    """Those of classes with enough rows."""
+    """The examples of classes with enough rows."""
     rows = list(examples)
     counts = collections.Counter(example.label for example in rows)
     return [example for example in rows if counts[example.label] >= FEWEST[name]]
@@ -238,7 +238,7 @@ def fetched(package: str, version: str, sha256: str, archives: Path) -> Path:
 
 
 def run(command: list[str], problem: str, *, cwd: Path | None = None) -> str:
-    """What a command prints. EnvironmentProblem with its last line when it is missing or fails."""
+    """The output of a command. EnvironmentProblem with its last line if it is missing or fails."""
     try:
         return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True, errors="replace").stdout
     except FileNotFoundError:
@@ -254,8 +254,8 @@ def _digest(path: Path) -> str:
 
 
 def splits_of(name: str, root: Path, *, refresh: bool = False) -> Entry:
-    """Entry with the four splits; meta: `rows` of each, `lists`: sha256 of what they were made from.
-    EnvironmentProblem when it cannot be had."""
+    """Entry with the four splits; meta: `rows` of each, `lists`: sha256 of their sources.
+    EnvironmentProblem if the data is not available."""
     cache, archives = open_cache(root), root / "cascade" / "archives"
     sources = lists_of(archives / "lists", refresh=refresh) if name == "sections" else ()
     hashes = [cache.hash(path) for path in sources] or [SHA256]
@@ -274,7 +274,7 @@ def splits_of(name: str, root: Path, *, refresh: bool = False) -> Entry:
 
 
 def main() -> int:
-    """Write the splits and say where they are."""
+    """Write the splits and print their paths."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=tuple(FEWEST))
     parser.add_argument("--refresh", action="store_true", help="fetch the lists of packages again")

@@ -37,7 +37,7 @@ SERVE = '[pipeline]\nflow = "flow.toml"\nwindow = 64\npool = "mean"\n'
 
 
 def prepare(work: Path, depths: Sequence[int], rows: int, recorded: int) -> list[dict[str, Any]]:
-    """Models, engines, accuracies, the flow and serve.toml; texts that were not used, {"text", "label"}."""
+    """Make models, engines, accuracies, the flow and serve.toml; returns unused texts, {"text", "label"}."""
     root = cache_root() / "cascade"
     say("data and models")
     command("benchmarks.demos.data", NAME)
@@ -63,7 +63,7 @@ def prepare(work: Path, depths: Sequence[int], rows: int, recorded: int) -> list
 
 
 async def counts_of(admin: str, models: Sequence[str]) -> dict[str, int]:
-    """Rows that each variant has answered so far, and what the stage gave up."""
+    """Rows that each variant has answered so far, and rows that the stage gave up."""
     found = {}
     for model in models:
         async with AdminClient(admin, model=f"{NAME}.{STAGE}.{model}") as client:
@@ -78,7 +78,7 @@ async def counts_of(admin: str, models: Sequence[str]) -> dict[str, int]:
 async def load(
     address: str, repository: Path, texts: Sequence[dict[str, Any]], labels: Sequence[str], rate: float
 ) -> dict[str, Any]:
-    """Texts at random moments, on average `rate` a second; 0: one after the other."""
+    """Send texts at random moments, on average `rate` a second; 0: one after the other."""
     label_of = {one["text"]: one["label"] for one in texts}
     right, pieces, expected = [], [], []
     async with AsyncClient(address, model=NAME, tokenizer=repository / "tokenizer.json") as client:

@@ -28,7 +28,7 @@ Lines = dict[str, dict[float, float]]
 
 
 class Results:
-    """The results of one run; of a stage that was not run, nothing."""
+    """The results of one run; stages that were not run have none."""
 
     def __init__(self, folder: Path) -> None:
         def read(stage: str) -> Any:
@@ -71,7 +71,7 @@ class Results:
 
 
 def pictures(results: Results) -> dict[str, str]:
-    """Name of the file -> its text; none where nothing was measured for it."""
+    """Texts of the pictures by file name; pictures without measurements are left out."""
     latency: Lines = {}
     rates: Lines = {}
     for cell in results.table:

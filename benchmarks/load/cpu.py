@@ -114,7 +114,7 @@ def closed(work: Path, port: int) -> Load:
 
 
 def paced(work: Path, port: int, rate: int) -> Load:
-    """Requests at a rate, in a Poisson process."""
+    """An open loop: requests at a rate, in a Poisson process."""
 
     def load(seconds: float) -> int | None:
         report = harness.paced_load(work, port, PAYLOADS, "--channels", "4", rate=rate, seconds=seconds)
@@ -125,7 +125,7 @@ def paced(work: Path, port: int, rate: int) -> Load:
 
 @contextlib.contextmanager
 def upstream(work: Path, dims: int) -> Iterator[tuple[Measured, int]]:
-    """arlo-instant-upstream, and its port."""
+    """Run arlo-instant-upstream; yields the process and its port."""
     port = harness.free_port()
     command = [harness.binary("arlo-instant-upstream"), "--port", port, "--output", f"embedding:FP32:1,{dims}"]
     with harness.Program(command, log=work / f"upstream{dims}.log") as program:
@@ -206,7 +206,7 @@ def text(work: Path, stack: contextlib.ExitStack, args: argparse.Namespace) -> d
 
 
 def cascade_of(port: int, threshold: float) -> Any:
-    """Two models on the upstream, the second for rows of which the first is less sure than this."""
+    """Two models on the upstream; the second answers rows whose confidence is below `threshold`."""
     whole, second = (plain(port, dims=LABELS, model=model) for model in ("first", "second"))
     for deployment, model in ((whole, "first"), (second, "second")):
         deployment.runtimes[0].model = model
@@ -303,7 +303,7 @@ def latency(work: Path, _: contextlib.ExitStack, args: argparse.Namespace) -> di
 
 
 def calls_of(profile: str) -> Counter[str]:
-    """How often each function was called, of a file that callgrind wrote; names are given once, then numbered."""
+    """Calls of each function in a file that callgrind wrote, where names are given once, then numbered."""
     names: dict[str, str] = {}
     calls: Counter[str] = Counter()
     called = ""

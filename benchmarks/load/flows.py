@@ -56,7 +56,7 @@ Asked = tuple[float, Any]  # ms that a request took, and its answer; infinity an
 
 
 async def replay(endpoint: str, bodies: Sequence[bytes], arrived_ns: NDArray[np.int64]) -> tuple[list[Asked], float]:
-    """Requests at their moments: what became of each, and the share that was sent late."""
+    """Send requests at their moments; returns the outcome of each, and the share that was sent late."""
     found: list[Asked] = [(np.inf, None)] * len(bodies)
     late = 0
     async with grpc.aio.insecure_channel(endpoint) as channel:
@@ -81,7 +81,7 @@ async def replay(endpoint: str, bodies: Sequence[bytes], arrived_ns: NDArray[np.
 
 
 def request(ids: Sequence[int], output: str, slo_ms: float, **parameters: float) -> bytes:
-    """A row; late is worth nothing, as to the simulator."""
+    """A request of one row that times out at its SLO, because late answers are worth nothing, as in the simulator."""
     array = np.array([ids], np.int64)
     message = service_pb2.ModelInferRequest(model_name=NAME)
     for name, tensor in (("input_ids", array), ("attention_mask", np.ones_like(array))):
@@ -95,7 +95,7 @@ def request(ids: Sequence[int], output: str, slo_ms: float, **parameters: float)
 
 
 def write_variant(work: Path, name: str, length: int, points: Iterable[tuple[int, float]], said: Any) -> str:
-    """A repository of one emulated runtime, whose points are (rows, ms); the line that names it."""
+    """Write a repository of one emulated runtime with points (rows, ms); returns the TOML that names it."""
     latency = tuple(LatencyPoint(length=length, batch=rows, latency_us=round(1000 * ms)) for rows, ms in points)
     most = max(point.batch for point in latency)
     runtime = EmulatedRuntime(
@@ -129,7 +129,7 @@ class Shape:
         return np.random.default_rng(count).choice(self.lengths, count)
 
     def traced(self, flow: Flow, count: int) -> Flow:
-        """The flow whose roots in a simulation become, one by one, what those of a load of so many rows do."""
+        """The flow whose simulated roots expand, one by one, like those of a load of `count` rows."""
         edges = list(flow.edges)
         for at, piece in enumerate(self.pieces):
             counts = pieces_of(self.drawn(count), piece)
@@ -149,7 +149,7 @@ def pieces_of(lengths: Iterable[int], piece: int) -> tuple[int, ...]:
 
 
 def cascade() -> Shape:
-    """All models of a stage say the same, so that the share of the exit is known."""
+    """A cascade whose models of a stage all agree, so that the share of the exit is known."""
     e = np.exp(logits())
     ends = float(((e / e.sum(-1, keepdims=True)).max(-1) >= SURE).mean())
     stages = (
@@ -162,7 +162,7 @@ def cascade() -> Shape:
 
 
 def tree() -> Shape:
-    """Pieces of 16 tokens are cars, pieces of 128 tokens are faces."""
+    """A tree in which pieces of 16 tokens are cars and pieces of 128 tokens are faces."""
     lengths = range(162, 323, 16)
     pieces = {"cars": 16, "faces": 128}
     stages = (
@@ -204,8 +204,8 @@ class Pipeline:
         return {"model": {}, "pipeline": {"flow": str(work / "flow.toml")}, "dispatch": dispatch}
 
     def replay(self, endpoint: str, arrived: NDArray[np.int64]) -> tuple[NDArray[np.float64], list[Any], float]:
-        """ms that each row took, its answer, and the share sent late. The token after the first one is the record, of a
-        piece, too."""
+        """Times of the rows in ms, their answers, and the share sent late. The token after the first one is the record,
+        also in a piece."""
         bodies = [
             request([CLS, i % RECORDS, *range(1, length - 2), SEP], "accuracy_expected", SLO_MS)
             for i, length in enumerate(self.shape.drawn(len(arrived)).tolist())
@@ -272,7 +272,7 @@ class Pipeline:
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.int64]:
-    """Poisson, in ns."""
+    """Poisson arrivals in ns."""
     gaps = np.random.default_rng(seed).exponential(1e9 / rate, round(rate * seconds))
     return np.asarray(np.cumsum(gaps).astype(np.int64))
 

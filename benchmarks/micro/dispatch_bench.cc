@@ -60,7 +60,7 @@ const Draws& draws() {
   return all;
 }
 
-// Instances per level in proportion to the work that its lengths bring; at least one.
+// Instances per level, proportional to the work of its lengths; at least one.
 std::vector<int> allocation(int instances, int levels) {
   const auto width = static_cast<std::int32_t>(kLevels * kStep / levels);
   std::vector<double> work(static_cast<std::size_t>(levels), 0.0);
@@ -102,7 +102,7 @@ Scheduler make_for(Policy policy, const benchmark::State& state) {
               static_cast<int>(state.range(2)));
 }
 
-// A steady load of two requests for each instance, moved on by one arrival and one finish.
+// A steady load of two requests for each instance; each step is one arrival and one finish.
 class Load {
  public:
   // `limited`: each request is due after 150 ms and dead after a second.

@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """ConfigError says which option is wrong."""
+    """The options of the command line. ConfigError names the wrong option."""
     low, high = args.rates
     if not 0 < low < high:
         raise ConfigError(f"--rates are LOW and HIGH, above 0, not {low:g} and {high:g}")
@@ -74,7 +74,7 @@ def options_of(args: argparse.Namespace) -> Options:
 
 
 def install(options: Options) -> None:
-    """The environments of the rivals, as far as they are not there."""
+    """Install the missing environments of the rivals."""
     for environment in {
         rival.environment.name: rival.environment for rival in options.rivals if rival.environment
     }.values():
@@ -120,7 +120,7 @@ async def _compare(options: Options) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the comparison and return the exit code."""
     args = parser().parse_args()
     try:
         options = options_of(args)

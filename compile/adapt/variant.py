@@ -48,8 +48,8 @@ class Head:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Heads:
-    """The classifiers of several tasks on one body, by their numbers; in the graph one table that the input `task`
-    chooses from (arlo.catalog.tasks). room: classes that it holds of each, so that a task may come later."""
+    """The classifiers of several tasks on one body, by number; in the graph they are one table that the input `task`
+    indexes (arlo.catalog.tasks). room: classes per task in the table, so that tasks may be added later."""
 
     of: Mapping[str, Head]
     room: int
@@ -100,7 +100,7 @@ def torch_head(head: Head | Heads) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What one variant merges, or which prompts it has."""
+    """The merges of one variant, or its prompts."""
 
     length: int
     merge: int  # tokens a layer
@@ -141,9 +141,9 @@ def shape_of(model: SourceModel) -> tuple[int, int]:
 
 
 def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKind = "merge") -> Plan:
-    """merge: tokens that go in a layer, or prompts that it has, whose work the caller knows.
+    """Plan a variant. merge: tokens merged per layer, or its prompts, whose work the caller knows.
 
-    ConfigError where a layer would have too few tokens left, for accuracy falls off there.
+    ConfigError if a layer would have too few tokens left, because accuracy drops there.
     """
     layers, width = shape_of(model)
     if kind in PROMPTED:
@@ -154,7 +154,7 @@ def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKi
 
 
 def merge_plan(length: int, merge: int, layers: int, width: int, protected: int) -> Plan:
-    """The variant that merges so many tokens a layer. ConfigError where a layer has too few for that."""
+    """The variant that merges `merge` tokens a layer. ConfigError if a layer has too few for that."""
     if clamped(length, layers, merge, protected=protected):
         raise ConfigError(
             f"--merge {merge}: {length} tokens are too few to merge {merge} away in each of {layers} layers: "
@@ -165,7 +165,7 @@ def merge_plan(length: int, merge: int, layers: int, width: int, protected: int)
 
 
 def check_family(model: SourceModel) -> None:
-    """ConfigError for what cannot be adapted."""
+    """Raise ConfigError for a model that cannot be adapted."""
     if model.onnx is not None:
         raise ConfigError("arlo adapt needs a model folder: the layers of an ONNX file cannot be told apart")
     if model.layers:

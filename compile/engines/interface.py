@@ -78,10 +78,10 @@ class Engine(Protocol):
     settings: EngineSettings
 
     def versions(self) -> dict[str, str]:
-        """Packages that its result depends on. EnvironmentProblem, saying how to get it, when one is missing."""
+        """Versions of packages that determine the result. EnvironmentProblem, naming the remedy, if one is missing."""
 
     def device(self) -> str:
-        """What runs it on this machine, for people and for the key of measurements, as `cpu: ...` or `gpu: ...`."""
+        """The device that runs the engine here, for people and for keys of measurements: `cpu: ...` or `gpu: ...`."""
 
     def cannot_run(self) -> str:
         """Why this machine cannot run the engine, as in `there is no NVIDIA GPU driver here`; empty when it can."""
@@ -104,13 +104,13 @@ class Engine(Protocol):
         """Open the files of `folder` in this process. CompileError when this machine cannot."""
 
     def memory_used(self) -> int | None:
-        """Bytes in use where engines run: by this process on the CPU, by all on the GPU. None where that is not known.
+        """Bytes in use where engines run: by this process on the CPU, by all processes on the GPU. None if unknown.
 
-        What it grows by while an engine is opened and run is what that engine takes.
+        The increase while an engine is opened and run is the memory that this engine takes.
         """
 
     def serving(self, spec: RuntimeSpec) -> Serving:
-        """How Triton serves it."""
+        """The way Triton serves the engine."""
 
 
 def engine_names() -> tuple[str, ...]:

@@ -107,9 +107,9 @@ class OnnxRuntimeEngine:
     def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
         """Link graph and weights together and check that ONNX Runtime opens them with the promised shapes.
 
-        ONNX Runtime checks where external weights lie (links that leave the folder are refused), so whether it takes a
-        hard link is tried, not assumed; where it does not, the weights are copied. Without a GPU the check for one is
-        made on the CPU. Meta: `share`; `checked_on` (cpu, cuda, or nothing); `notes`, a list for people.
+        ONNX Runtime checks where external weights lie (it rejects links that leave the folder), so a hard link is tried
+        first; if it is rejected, the weights are copied. Without a GPU the check for one is made on the CPU.
+        Meta: `share`; `checked_on` (cpu, cuda, or nothing); `notes`, a list for people.
         """
         shutil.copyfile(graph, folder / GRAPH)
         linked = link_or_copy(weights, folder / WEIGHTS)
@@ -148,7 +148,7 @@ class OnnxRuntimeEngine:
         return resident_bytes()
 
     def _check_device(self) -> str:
-        """Where the built files are opened: the CPU stands in for a GPU that is not here, but runs no bf16."""
+        """The device that opens the built files: the CPU replaces a missing GPU, except for bf16."""
         if self.settings.device == "cpu" or not self.cannot_run():
             return self.settings.device
         return "" if self.settings.precision == "bf16" else "cpu"

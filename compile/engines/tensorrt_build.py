@@ -91,7 +91,7 @@ def build_plan(
 
 
 def profile_shapes(spec: RuntimeSpec) -> list[tuple[Shape, Shape, Shape]]:
-    """Least, usual and largest shape of all optimisation profiles. Usual is largest: that is where time is lost."""
+    """Least, usual and largest shape of all optimisation profiles. Usual is largest, where speed matters most."""
     if spec.shape == "static":
         bounds = [(spec.max_length, spec.max_length)]
     elif spec.shape == "dynamic":
@@ -128,7 +128,7 @@ def _configure(trt: Any, builder: Any, network: Any, spec: RuntimeSpec, settings
 
 
 def _write(trt: Any, builder: Any, network: Any, config: Any, path: Path) -> bool:
-    """Build; False when TensorRT refuses. Streamed where it can be: the engine then never lies in memory as a whole."""
+    """Build; False when TensorRT fails. Streamed if possible, so that the engine is never in memory as a whole."""
     with path.open("wb") as file:
         if hasattr(builder, "build_serialized_network_to_stream"):
             writer = _writer(trt, file)
@@ -197,7 +197,7 @@ def _describe(error: Any) -> str:
         node += f" ({error.node_name()})"
     operator = error.node_operator()
     text = error.desc().strip()
-    if text in ("", "false"):  # what the check of an operator that there is no code for says
+    if text in ("", "false"):  # the message for an operator without an implementation
         text = "this operator is not supported"
     return f"{node}, operator {operator}: {text}" if operator else text
 

@@ -1,6 +1,6 @@
-"""What TensorRT measured of its kernels while it built, kept between builds: the next ones need not measure again.
+"""Kernel timings of TensorRT's builds, kept so that later builds need not measure again.
 
-For TensorRT only. TensorRT-RTX measures nothing while it builds: its timing caches do nothing, by its own account.
+For TensorRT only. TensorRT-RTX measures nothing while it builds: its timing caches have no effect, as it documents.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
 
 
 def dynamic_engine(job: Job, longest: int) -> tuple[RuntimeSpec, Entry]:
-    """What is measured before it is known what to build: any length, any batch."""
+    """The runtime measured before the lengths to build are known: any length, any batch."""
     rows = job.options.most_rows
     spec = RuntimeSpec(name=f"{job.model.name}_dynamic", max_length=longest, max_batch=rows, shape="dynamic")
     return spec, build_step(job, specialise_step(job, spec), spec)
@@ -87,8 +87,8 @@ def refined(
 ) -> Points:
     """(tokens, microseconds) from `longest` down to STEP: a coarse grid, then more where the latency changes most.
 
-    Then those that took longer than a longer length did are measured once more, and the quicker time counts: most often
-    something else ran meanwhile. More lengths are measured while the time of the longer neighbour fits into the budget.
+    Lengths that took longer than a longer length are measured once more, and the quicker time counts: usually other
+    work ran meanwhile. More lengths are measured while the time of the longer neighbour fits into the budget.
     """
     start_s = clock()
     points: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Repositories of one model, of a maximum length each, put together: rows take the shortest runtime that they fit."""
+"""Joins repositories of one model, one maximum length each: rows go to the shortest runtime that fits them."""
 
 from __future__ import annotations
 

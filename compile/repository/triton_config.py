@@ -48,12 +48,12 @@ def config_text(
 ) -> str:
     """Text of config.pbtxt for one runtime, written through Triton's own message class.
 
-    threads: of one instance, where it computes on the CPU; None: one. batcher: Triton joins requests itself, where a
-    batch may have several rows. Off unless it is asked for: the gateway sends batches, each one request, and what waits
-    in Triton cannot be put into another batch any more. Triton's own back-ends turn it on by themselves above one row,
-    unless Triton is started with --disable-auto-complete-config, as our workers are. No queue policy: with one Triton
-    2.51's batcher is not woken by a request that arrives before the one before has let go of the instance, and looks
-    again only after 500 ms. No preferred batch sizes: without a delay the batcher takes what waits.
+    threads: of one instance that computes on the CPU; None: one. batcher: Triton joins requests itself if a batch may
+    have several rows. It is off by default: the gateway sends each batch as one request, and a request waiting in
+    Triton cannot join another batch any more. Triton's own back-ends turn it on by themselves above one row, unless
+    Triton is started with --disable-auto-complete-config, as our workers are. No queue policy: with one, a request that
+    arrives before the previous one has released the instance does not wake Triton 2.51's batcher, which looks again
+    only after 500 ms. No preferred batch sizes: without a delay the batcher takes all waiting requests.
     """
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2 as messages

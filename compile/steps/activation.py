@@ -1,4 +1,4 @@
-"""Part of step 1, resolve: what makes probabilities of a model's logits, and scores, as the libraries do.
+"""Part of step 1, resolve: the functions from a model's logits to probabilities and scores, as in the libraries.
 
 Probabilities of labels are those of the text-classification pipeline of transformers; scores of pairs those of
 CrossEncoder of sentence-transformers. An activation that a cross-encoder's folder names goes before both rules.

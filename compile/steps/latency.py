@@ -122,12 +122,12 @@ def latency_step(
 
 
 def times_of(entry: Entry) -> Times:
-    """What was measured."""
+    """The measured times."""
     return {(p[0], p[1]): p[2] for p in entry.meta["points"]}
 
 
 def busy_warning(entry: Entry) -> str:
-    """What to say where other work took the core away; empty when nothing did."""
+    """The warning if other work took the core away, else empty."""
     if min(entry.meta["cores"]) >= _BUSY or not entry.meta["device"].startswith("cpu"):  # a GPU leaves the core idle
         return ""
     return "the machine was busy while the latency was measured: measure again with --remeasure"
@@ -139,7 +139,7 @@ def points_of(entry: Entry) -> tuple[LatencyPoint, ...]:
 
 
 def _growth_mb(before: int | None, after: int | None) -> int | None:
-    """Rounded up; None where nothing was seen, as on a GPU that gave other memory back meanwhile."""
+    """Growth in MB, rounded up; None if there is none, as on a GPU where other memory was freed meanwhile."""
     if before is None or after is None or after <= before:
         return None
     return -(-(after - before) // 10**6)

@@ -31,7 +31,7 @@ DEFAULT_LONGEST = 512
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LengthChoice:
-    """The choice and all that it rests on."""
+    """The choice and its inputs."""
 
     choice: Choice
     curve: SourcedCurve
@@ -44,7 +44,7 @@ class LengthChoice:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know or do."""
+        """Notes and recommendations for the reader."""
         said = list(self.curve.notes)
         if self.traffic.cut_share > 0:
             said.append(
@@ -109,12 +109,12 @@ def choose_lengths(
 
 
 def evaluate(choice: LengthChoice, lengths: tuple[int, ...]) -> Evaluation:
-    """What other lengths would cost, on the same curve and traffic."""
+    """The cost of other lengths on the same curve and traffic."""
     return planning.evaluate(lengths, choice.curve.curve, choice.traffic.counts)
 
 
 def longest_served(options: CompileOptions, max_tokens: int | None) -> int:
-    """The longest length to serve; `max_tokens` is what the model can read, None: any length."""
+    """The longest length to serve; `max_tokens` is the model's limit, None: any length."""
     if isinstance(options.lengths, tuple):
         return options.lengths[-1]
     if options.max_length is None:

@@ -61,7 +61,7 @@ class RepositoryWriter:
         (version.parent / "config.pbtxt").write_text(config)
         for path in code:
             shutil.copyfile(path, version / path.name)
-        # An engine may refuse files with several links: then its build step copied, and so does this one.
+        # An engine may reject files with several links: then its build step copied, and so does this one.
         place = self._link if built.meta.get("share", True) else shutil.copyfile
         for file in built.files:
             place(built.folder / file, version / file)

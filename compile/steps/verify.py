@@ -106,7 +106,7 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
 
 
 def _stand_in(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec, *, threads: int) -> tuple[str, Runner]:
-    """What runs an engine's model where no device here runs the engine."""
+    """The name of a replacement for an engine that no device here can run, and its runner."""
     if isinstance(job.engine, TorchEngine):
         return "torch", job.engine.open_on("cpu", built.folder, spec, threads=threads)
     graph, weights = specialised.folder / GRAPH, job.graph.folder / WEIGHTS
@@ -114,12 +114,12 @@ def _stand_in(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec, *, 
 
 
 def verification_of(entry: Entry) -> Verification:
-    """What `verify_step` found, for the manifest."""
+    """The findings of `verify_step`, for the manifest."""
     return Verification(**entry.meta)
 
 
 def verify(subject: Subject, rows: Sequence[Answered], *, ran_on: str, engine_ran: bool) -> Verification:
-    """Run the rows, with other padding and other neighbours too, and compare. CompileError when it is not exact."""
+    """Run the rows, also with other padding and other neighbours, and compare. CompileError if it is not exact."""
     comparison = Comparison(
         subject.task,
         subject.outputs,

@@ -1,4 +1,4 @@
-"""`arlo compile inspect`: what a repository holds, in words and tables."""
+"""`arlo compile inspect`: the content of a repository, in words and tables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain; the exit code says whether the repository is whole."""
+    """Explain the repository; the exit code shows whether it is whole."""
     found = inspect_repository(args.repository)
     problems = check_files(found.repository, found.manifest) if args.check else None
     if args.json:

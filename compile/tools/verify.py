@@ -37,7 +37,7 @@ the others are verified and written all the same, and the manifest says of the f
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one runtime."""
+    """The result of verifying one runtime."""
 
     runtime: Runtime
     verification: Verification | None  # None: it failed

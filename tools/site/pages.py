@@ -62,7 +62,7 @@ def _relinked(text: str, source: str) -> str:
 
 
 def _navigation() -> list[Any]:
-    """The README's table: a section for each row, a page once."""
+    """The navigation from the README's table: a section for each row, each page once."""
     seen, found = {"index.md"}, []
     for row in _ROW.finditer((ROOT / "README.md").read_text()):
         pages = []
@@ -79,13 +79,13 @@ def _navigation() -> list[Any]:
 
 
 def on_config(config: Any) -> Any:
-    """The navigation."""
+    """Set the site's navigation."""
     config["nav"] = _navigation()
     return config
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """The pages from outside docs/."""
+    """Add the pages from outside docs/."""
     for source, place in MOVED.items():
         text = (ROOT / source).read_text()
         files.append(File.generated(config, place, content=_relinked(text, source)))
@@ -96,7 +96,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Links of a document."""
+    """Rewrite the links of a document."""
     if page.file.src_uri in (API, *MOVED.values()):
         return markdown
     return _relinked(markdown, f"docs/{page.file.src_uri}")

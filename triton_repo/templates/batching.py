@@ -32,7 +32,7 @@ Member = tuple[int, Any, Tensors]  # place in the call, request, its inputs
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """What Triton says of the instance that is to be opened."""
+    """Triton's description of the instance to open."""
 
     folder: Path  # of the model's version
     device: str  # cpu or cuda
@@ -48,12 +48,12 @@ class Instance:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Those that are recorded."""
+        """The recorded lengths."""
         return tuple(self.whole("lengths", text) for text in self.parameters.get("lengths", "").split(",") if text)
 
     @classmethod
     def of(cls, args: dict[str, str], config: dict[str, Any]) -> Instance:
-        """What `initialize` was given, and config.pbtxt within it."""
+        """Read the arguments of `initialize`, with the config.pbtxt in them."""
         return cls(
             folder=Path(args["model_repository"]) / args["model_version"],
             device="cuda" if args.get("model_instance_kind") == "GPU" else "cpu",
@@ -65,7 +65,7 @@ class Instance:
 
     @staticmethod
     def whole(name: str, text: str, *, least: int = 1) -> int:
-        """ValueError where it is none, or too small."""
+        """The whole number in `text`. ValueError if it is not one, or below `least`."""
         if not text.isdigit() or int(text) < least:
             raise ValueError(f"{name} {text!r} must be a whole number of {least} or more")
         return int(text)
@@ -75,11 +75,11 @@ class Encoder:
     """One instance. Triton calls `execute` from one thread at a time. `_session.run(outputs, inputs)` is the engine."""
 
     _session: Any
-    # The caller's mistakes, which must not look like ours: a gateway retries one and not the other.
+    # Errors of the caller, kept apart from ours: a gateway retries only ours.
     mistakes: tuple[type[Exception], ...] = (ValueError,)
 
     def open(self, instance: Instance) -> Any:
-        """The session; any error says why there is none."""
+        """Open the session; any error explains why it failed."""
         raise NotImplementedError
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -196,7 +196,7 @@ def _response(answers: Tensors) -> Any:
 
 
 def _check(inputs: set[str], outputs: set[str], session: Any) -> None:
-    """RuntimeError where config.pbtxt names other tensors than the engine has."""
+    """Raise RuntimeError if config.pbtxt names tensors that the engine lacks."""
     if inputs != set(session.inputs):
         raise RuntimeError(_differ("inputs", inputs, set(session.inputs)))
     if not outputs <= set(session.outputs):

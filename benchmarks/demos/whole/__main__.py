@@ -104,7 +104,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """What one run of the demo is made of."""
+    """The state of one run of the demo."""
 
     config: Config
     manifest: Manifest
@@ -174,7 +174,7 @@ def _interrupted(demo: Demo) -> int:
 
 
 def fresh(out: Path) -> Path:
-    """`out`, or where that holds a report already the first of out-2, out-3, ... that does not."""
+    """`out`, or if that already holds a report, the first of out-2, out-3, ... that does not."""
     names = itertools.chain([out], (out.with_name(f"{out.name}-{number}") for number in itertools.count(2)))
     return next(folder for folder in names if not (folder / "result.json").exists())
 
@@ -252,7 +252,7 @@ async def _pass_on(stop: asyncio.Event, ended: threading.Event) -> None:
 
 
 async def measured(demo: Demo) -> tuple[Asked | None, Capacity | None]:
-    """What to ask of the cluster, and what it was measured to do. (None, None) when it was interrupted."""
+    """The load to offer the cluster, and its measured capacity. (None, None) if interrupted."""
     args = demo.args
     if args.rate is not None and args.slo_ms is not None:
         return plan(None, rate=args.rate, slo_ms=args.slo_ms), None
@@ -345,8 +345,8 @@ def about(demo: Demo, asked: Asked, found: Capacity | None, others: float | None
 
 
 def second_part(demo: Demo) -> tuple[list[str], Any] | None:
-    """Emulated engines: every row padded to the longest length, a runtime per length, bundles; lines and a figure.
-    None: interrupted."""
+    """Replay on emulated engines: every row padded to the longest length, a runtime per length, bundles; returns lines
+    and a figure. None: interrupted."""
     from arlo.replay import write_report
 
     times, folder = emulated.table(), demo.out / "emulated"
@@ -398,7 +398,7 @@ def check(demo: Demo, result: ReplayResult) -> Difference:
 
 
 def finish(demo: Demo, result: ReplayResult, difference: Difference, pictures: Sequence[Any]) -> int:
-    """Print the table, write the report with these figures too, say whether all is well."""
+    """Print the table, write the report with these figures, and return the exit code."""
     from arlo.replay import print_table, write_report
     from benchmarks.demos.whole.check import LIMIT
 

@@ -30,7 +30,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of figures; cells are written as they stand."""
+    """A table of figures; cells are written unchanged."""
 
     title: str
     columns: Sequence[str]
@@ -68,7 +68,7 @@ def _good(row: Mapping[str, Any], value: float) -> bool:
 
 
 def reduction(ours: float, other: float) -> float:
-    """How much less `ours` is than `other`, in percent."""
+    """Reduction from `other` to `ours`, in percent."""
     return 100 * (1 - ours / other) if other and math.isfinite(other) else math.nan
 
 
@@ -78,7 +78,7 @@ def ms(value: float) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as JSON has them; floats to 6 digits, NaN and infinity as null."""
+    """The value in JSON types, dataclasses as objects; floats to 6 digits, NaN and infinity as null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, str | int) or value is None:

@@ -27,7 +27,7 @@ from benchmarks.papers.hybridserve.packing import CAP, Device, Instance, Packing
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """Something that a batch costs, by its rows."""
+    """A linear cost of a batch, by its rows."""
 
     fixed: float
     per_row: float = 0.0
@@ -38,7 +38,7 @@ class Line:
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> Line:
-    """The line of least squares through (rows, cost) of which neither part is below 0. ConfigError without points."""
+    """The least-squares line through (rows, cost) with neither coefficient below 0. ConfigError without points."""
     if not points:
         raise ConfigError("a line needs at least one measured batch")
     n = len(points)
@@ -56,7 +56,7 @@ def fitted(points: Sequence[tuple[float, float]]) -> Line:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StageNeeds:
-    """One stage: share of rows that reach it, and what a batch of it costs one device."""
+    """One stage: share of rows that reach it, and the costs of its batch on one device."""
 
     reach: float
     ms: Line  # of a batch of 1 to max_batch rows
@@ -70,8 +70,8 @@ class StageNeeds:
         return min(max(self.reach * batch, 1.0), float(self.max_batch))
 
     def batch_ms(self, batch: float) -> float:
-        """Mean time for what gets here of b rows. Less than one row: one, now and then; more than the largest batch: in
-        turns."""
+        """Mean time at this stage for b rows at the entry. Below one row on average, single rows run now and then;
+        above the largest batch, several batches run in turn."""
         return self.ms.at(self.rows(batch)) * self.reach * batch / self.rows(batch)
 
 
@@ -86,7 +86,7 @@ class Placed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What Algorithm 3 finds."""
+    """The result of Algorithm 3."""
 
     batch: int  # b: rows that are taken at a time, of which a stage gets its reach
     replicas: tuple[int, ...]  # R of each stage
@@ -192,8 +192,8 @@ def _flow(
     *,
     as_printed: bool,
 ) -> tuple[tuple[float, ...], ...]:
-    """[parts][parts]: what goes from the one to the other, per row of traffic; any replica of the next stage is as
-    likely as any other. A part talks to its next alone, the last one to the stage after."""
+    """Traffic [parts][parts] from the one to the other, per row; all replicas of the next stage are equally likely. A
+    part sends only to its next part, the last one to the next stage."""
 
     def one(a: Placed, b: Placed) -> float:
         if a.part < spans[a.stage] - 1:

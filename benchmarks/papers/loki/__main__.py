@@ -89,7 +89,7 @@ def figure_5(name: str) -> dict[str, Any]:
 
 
 def _served(plan: FlowPlan, planner: str) -> float:
-    """Proteus plans its stages for demands that it saw before: what they carry of what now comes."""
+    """The share served. Proteus plans its stages for demands that it saw before, not for the present ones."""
     if planner != "proteus":
         return float(plan.served)
     rates = stage_rates_of(plan, plan.demand)

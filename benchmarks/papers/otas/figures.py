@@ -111,7 +111,7 @@ def poisson(rate: float, seconds: int, seed: int) -> NDArray[np.int64]:
 
 
 def serve(spec: TokenSpec, policy: str, arrived: NDArray[np.int64], seed: int = 0) -> Figures:
-    """What becomes of queries that arrive so, their kinds drawn."""
+    """Figures of queries with these arrivals and random kinds."""
     return run(scenario_of(spec, policy, Listed(arrived), seed=seed)).figures
 
 
@@ -228,7 +228,7 @@ def planner_us(spec: TokenSpec, batches: int = 12) -> dict[str, float]:
             ]
             queue.append((options, query.utility))
         runs = []
-        for _again in range(3):  # the machine does other things, too
+        for _again in range(3):  # the machine also does other work
             begun = time.perf_counter()
             _core.tokens_exact(0, queue)
             runs.append(1e6 * (time.perf_counter() - begun))

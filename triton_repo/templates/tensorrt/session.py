@@ -113,7 +113,7 @@ class Cuda:
 
 
 class _Owned:
-    """What must be given back, the last first; never raises, as it also runs when the process ends."""
+    """Releases resources, the last one first; never raises, because it also runs when the process ends."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
@@ -146,7 +146,7 @@ class _Buffer:
         self._view[: array.size] = array.reshape(-1)
 
     def read(self, shape: tuple[int, ...]) -> Array:
-        """A copy of what lies in the host's memory: the next run writes there."""
+        """A copy of the host's memory, which the next run overwrites."""
         return self._view[: int(np.prod(shape))].reshape(shape).copy()
 
     def upload(self, size: int, stream: Any) -> None:
@@ -269,8 +269,8 @@ class Session:
         return [self._buffers[name].read(known.outputs[name]) for name in wanted]
 
     def warm_up(self) -> None:
-        """Run the usual numbers of rows at the full length of each profile, so that no request pays for what happens
-        once: all small numbers, the powers of two above, and the most. Kernels that were compiled for it are kept."""
+        """Run the usual numbers of rows at the full length of each profile, so that no request pays for one-time work:
+        all small numbers, the powers of two above, and the most. Kernels compiled for it are kept."""
         for lane in self._lanes:
             usual = {*range(1, 9), *(1 << power for power in range(4, 11)), lane.rows[1]}
             for rows in sorted(count for count in usual if lane.takes(count, lane.tokens[1])):
@@ -378,7 +378,7 @@ class Session:
         return buffers
 
     def _set_shape(self, lane: _Lane, shape: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-        """Set the context to `shape`; the outputs' shapes."""
+        """Set the context to `shape`; returns the outputs' shapes."""
         if lane.shape != shape:
             for name in self.inputs:
                 if not lane.context.set_input_shape(name, self._shape_of(name, shape)):
@@ -387,7 +387,7 @@ class Session:
         return {name: tuple(lane.context.get_tensor_shape(name)) for name in self.outputs}
 
     def _launch(self, shape: tuple[int, int]) -> _Known:
-        """Queue the run of what lies in the host's memory."""
+        """Queue a run on the inputs in the host's memory."""
         known = self._known.get(shape)
         again = known is not None
         if known is None:
@@ -401,7 +401,7 @@ class Session:
         captures = self._own_graphs and not known.tried and (again or self.fixed_length) and self._separate(known)
         self._set_shape(known.lane, shape)
         self._enqueue(known.lane, shape)
-        # After a plain run, in which TensorRT does what it puts off when a shape changes and must not be captured.
+        # After a plain run, in which TensorRT does work deferred from a change of shape, which must not be captured.
         if captures:
             self._capture(known, shape)
         return known
@@ -425,7 +425,7 @@ class Session:
             raise RuntimeError(self._why("the engine failed"))
 
     def _capture(self, known: _Known, shape: tuple[int, int]) -> None:
-        """Capture the graph of a shape; when CUDA or TensorRT cannot, it goes on without and `note` says why."""
+        """Capture the graph of a shape; if CUDA or TensorRT cannot, runs continue without it and `note` says why."""
         runtime, graph = self._cuda.runtime, None
         try:
             mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal

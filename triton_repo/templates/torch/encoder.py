@@ -78,7 +78,7 @@ class Architecture:
 
     @classmethod
     def read(cls, folder: Path) -> Architecture:
-        """From model.json in `folder`. ValueError when it is of another format."""
+        """Read model.json in `folder`. ValueError if it has another format."""
         raw = json.loads((folder / CONFIG).read_text())
         if raw.pop("format", None) != FORMAT:
             raise ValueError(f"{folder / CONFIG} is not of format {FORMAT}: build the repository again")
@@ -179,7 +179,7 @@ class Layer(nn.Module):
         return q, k, v
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The layer's output, of its input and what attention gave, [..., width]."""
+        """The layer's output [..., width] from its input and the attention's output."""
         x = x + self.out(attended)
         if self.arch.pre_norm:
             return x + self._mlp(self.norm2(x))
@@ -353,7 +353,7 @@ class Encoder(nn.Module):
         return self.arch.windows[index] if self.arch.windows else 0
 
     def _biases(self, tokens: int, mask: Tensor | None, x: Tensor) -> dict[int, Tensor | None]:
-        """What `_bias` gives for each window."""
+        """The result of `_bias` for each window."""
         return {
             window: self._bias(tokens, mask, window, x.device)
             for window in {self._window(index) for index in range(self.arch.layers)}
@@ -458,7 +458,7 @@ def pool(mode: str, flat: Tensor, places: Places) -> Tensor:
 
 
 def random_encoder(arch: Architecture, *, seed: int, device: str = "cpu", precision: str = "fp32") -> Encoder:
-    """One whose weights are drawn, on `device`."""
+    """An encoder with random weights, on `device`."""
     torch.manual_seed(seed)
     with torch.device(device):
         model = Encoder(arch)
@@ -469,8 +469,8 @@ def random_encoder(arch: Architecture, *, seed: int, device: str = "cpu", precis
 
 
 def load(folder: Path, *, device: str = "cpu", precision: str = "") -> Encoder:
-    """The encoder of a model folder, in evaluation mode. ValueError where the weights are not those that model.json
-    describes. precision: empty for that of model.json."""
+    """The encoder of a model folder, in evaluation mode. ValueError if the weights do not match model.json. precision:
+    empty for that of model.json."""
     arch = Architecture.read(folder)
     precision = precision or arch.precision
     if arch.seed is not None:
