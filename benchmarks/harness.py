@@ -1,4 +1,4 @@
-"""What the benches share: starting programs, their CPU time and memory, load, results.
+"""Code shared by the benches: starting programs, their CPU time and memory, load, results.
 
 Machines are noisy: contenders alternate within one run, and results are medians and ratios with the machine named.
 """
@@ -53,7 +53,7 @@ def free_port() -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """The process and its descendants, as far as they still live."""
+    """The process and its descendants that are still alive."""
     found = [pid]
     for each in found:
         with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ def process_cpu_s(pid: int) -> float:
 
 
 class Measured:
-    """A process whose CPU time and memory are looked at."""
+    """A process whose CPU time and memory are measured."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -88,7 +88,7 @@ class Measured:
 
 
 class Program(Measured):
-    """A process that is measured and surely ended."""
+    """A measured process that is always ended."""
 
     def __init__(self, command: Sequence[object], *, log: Path) -> None:
         self.command = [str(c) for c in command]
@@ -159,7 +159,7 @@ def deployment(
 
 @contextlib.contextmanager
 def gateway(work: Path, wanted: Any, *, program: Path | None = None, **settings: Any) -> Iterator[Gateway]:
-    """A gateway that serves this deployment, with the settings that ship but for `settings`. `program`: of another
+    """A gateway that serves this deployment, with the default settings except for `settings`. `program`: of another
     build."""
     with asyncio.Runner() as runner:
         program = program or binary("arlo-gateway")
@@ -212,7 +212,7 @@ def _ready(port: int) -> bool:
 
 
 def metric(port: int, name: str, label: str = "") -> list[float]:
-    """Values of a metric of the gateway, of those with `label` among their labels."""
+    """Values of one of the gateway's metrics, for the series with `label` among their labels."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         lines = page.read().decode().splitlines()
     return [
@@ -221,7 +221,7 @@ def metric(port: int, name: str, label: str = "") -> list[float]:
 
 
 def port_of(gateway: Gateway) -> int:
-    """Of its data port."""
+    """The number of the gateway's data port."""
     return int(gateway.grpc.rsplit(":", 1)[1])
 
 

@@ -6,8 +6,8 @@
     manifest = compile_model(CompileOptions(source=Path("my-model"), out=Path("repository"), lengths=(64, 128)))
 
 The steps, one module each: resolve -> tokenizer -> export -> specialise -> build -> verify -> latency -> repository.
-Each has a cache key made of content hashes, versions and options, so that a killed or repeated build takes up what is
-done. Importing this package is cheap: torch, transformers, onnx and onnxruntime are imported only inside the steps.
+Each has a cache key made of content hashes, versions and options, so that a killed or repeated build reuses finished
+steps. Importing this package is cheap: torch, transformers, onnx and onnxruntime are imported only inside the steps.
 """
 
 from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions, parse_lengths

@@ -1,12 +1,12 @@
 """The cache of finished steps: a folder per step and key, whole or absent.
 
-    <root>/compile/<step>/<key>/entry.json    what the step said and took; sha256, size and time of change of its files
+    <root>/compile/<step>/<key>/entry.json    the step's meta data and seconds; its files' sha256, size and mtime
     <root>/compile/<step>/<key>/...           the files
 
 An entry is written to a temporary sibling and renamed, so a killed step leaves nothing that can be taken for whole;
-such leftovers of dead processes are removed on the next run. A file whose size or time of change is another than when
-it was written is hashed again before the entry is used: it may be hard-linked into repositories, where it may
-have been written to. (Hashing all of them took longer than the rest of a build that finds everything here.)
+such leftovers of dead processes are removed on the next run. A file whose size or modification time has changed since
+it was written is hashed again before the entry is used: it may be hard-linked into repositories and modified there.
+(Hashing all of them took longer than the rest of a fully cached build.)
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Hasher:
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
-    """A short name for everything that a step's result depends on."""
+    """A short hash of all inputs of a step's result."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def code_version(*modules: str) -> str:
-    """Hash of the source of modules, named by their path in this package, so that changed code never takes up what
-    older code built."""
+    """Hash of the source of modules, named by their path in this package, so that changed code never reuses results of
+    older code."""
     digest = hashlib.sha256()
     for module in modules:
         digest.update((Path(__file__).parent / f"{module}.py").read_bytes())
@@ -121,7 +121,7 @@ class Cache:
         return self._hasher.file(path)
 
     def read_only(self) -> Cache:
-        """The same cache, whose steps raise NotCached instead of making what is missing."""
+        """The same cache, whose steps raise NotCached instead of making a missing entry."""
         other = copy.copy(self)
         other._read_only = True
         return other
@@ -182,7 +182,7 @@ class Cache:
         return {"sha256": digest, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
     def _content(self, path: Path, described: Mapping[str, Any]) -> str | None:
-        """The file's sha256; None when it is not what was written."""
+        """The file's sha256; None when the file differs from the one written."""
         digest, stat = str(described["sha256"]), path.stat()
         if (stat.st_size, stat.st_mtime_ns) == (described["bytes"], described["mtime_ns"]):
             self._hasher.known(path, digest)
@@ -198,7 +198,7 @@ def _disk_error(step: str, error: OSError) -> CompileError:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder that is gone afterwards, unless it was moved. It is locked: so others see that its owner lives."""
+    """A new folder that is removed afterwards, unless it was moved. A lock shows others that its owner lives."""
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -211,7 +211,7 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def remove_if_orphaned(folder: Path) -> None:
-    """Remove what a `temporary_folder` left behind when its process was killed: the lock went with the process."""
+    """Remove a `temporary_folder` left behind by a killed process, whose lock ended with it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -222,7 +222,7 @@ def remove_if_orphaned(folder: Path) -> None:
 
 
 def link_out(entry: Entry, folder: Path) -> Path:
-    """Put the files of an entry into `folder`, in place of what was there; returns it."""
+    """Put the files of an entry into `folder`, replacing its previous content; returns `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(folder.parent, f".{folder.name}.") as fresh:
         for name in entry.files:

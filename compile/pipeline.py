@@ -49,9 +49,9 @@ def compile_model(
     """Build the repository that `options` ask for and return its manifest.
 
     progress: called in this thread when a step begins and ends; runtimes may be built side by side. chosen: called
-    with lengths = auto when they are chosen. Raises ConfigError for wrong options or a source that cannot be served,
-    CompileError naming the step (and length) that failed, EnvironmentProblem for missing packages. Whatever happens,
-    `options.out` holds either a whole build or what was there before.
+    when lengths = auto has chosen them. Raises ConfigError for wrong options or a source that cannot be served,
+    CompileError naming the step (and length) that failed, EnvironmentProblem for missing packages. In every case,
+    `options.out` holds either a whole build or its previous content.
     """
     engine = get_engine(options.engine, options.engine_settings)
     engine.versions()
@@ -113,8 +113,8 @@ def compile_model(
 
 
 def _with_lengths(options: CompileOptions, model: SourceModel, engine: Engine) -> CompileOptions:
-    """The options with the lengths that the model has where none are named. A model without token ids, whose rows are
-    all of one length, has one static runtime."""
+    """The options, with the model's lengths if none are named. A model without token ids, whose rows all have one
+    length, has one static runtime."""
     if model.row_length is None:
         return dataclasses.replace(options, lengths=options.lengths or default_lengths(model.max_tokens))
     if engine.name != "onnxruntime":
@@ -197,7 +197,7 @@ def specs_of(
 
 
 def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapping[int, int]) -> list[Finished]:
-    """Build and verify, side by side where that pays; then measure one after the other."""
+    """Build and verify, in parallel where that pays; then measure one runtime after the other."""
     if job.options.profiles and job.options.engine == "onnxruntime" and all(t.role != "mask" for t in job.model.inputs):
         raise ConfigError("profiles pads rows to the next length, and this model has no attention mask to hide that")
     specs = specs_of(job.options, job.model.name, lengths, batches)
@@ -222,8 +222,8 @@ def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapp
 
 @contextlib.contextmanager
 def collected() -> Iterator[None]:
-    """Collect garbage once. Each measurement of memory does so again, and need not visit what torch and the exporter
-    keep: half a second each time."""
+    """Collect garbage once and freeze the rest, so that the collections of later memory measurements skip the objects
+    of torch and the exporter: half a second each time."""
     ours = gc.get_freeze_count() == 0
     gc.collect()
     if ours:
@@ -238,8 +238,8 @@ def collected() -> Iterator[None]:
 def _measured_again(
     job: Job, report: Reporter, built: Sequence[Built], measured: list[Entry], lengths: Sequence[int]
 ) -> list[Entry]:
-    """Static runtimes that took longer than one for more tokens, or far longer than the dynamic one, are measured
-    again: something else ran beside them. What came out of the cache was looked at when it was measured.
+    """Measure static runtimes again that took longer than one for more tokens, or far longer than the dynamic one:
+    other work ran at the same time. Cached measurements passed this check when they were made.
     """
     for at in [*reversed(range(len(built)))] * ROUNDS:
         spec, entry = built[at].spec, measured[at]
@@ -288,7 +288,7 @@ def _notes(entry: Entry) -> str:
 
 @contextlib.contextmanager
 def _cache(options: CompileOptions, hasher: Hasher) -> Iterator[Cache]:
-    """The cache, or a passing one beside the output, so that its files can still be linked."""
+    """The cache, or a temporary one next to the output, so that its files can still be linked."""
     if options.use_cache:
         yield Cache(options.cache_root, hasher)
         return
@@ -298,7 +298,7 @@ def _cache(options: CompileOptions, hasher: Hasher) -> Iterator[Cache]:
 
 
 def _check_disk(options: CompileOptions, model: SourceModel, cache: Cache, folder: Path) -> None:
-    """Refuse before the work starts when the files will not fit: once in the cache, once more on another disk."""
+    """Reject the build before it starts if the files will not fit: in the cache, and again on another disk."""
     weights = model.weight_bytes
     if options.engine.startswith("tensorrt"):  # each engine holds the weights
         share = 0.55 if options.precision != "fp32" else 1.1

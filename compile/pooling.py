@@ -1,7 +1,7 @@
 """Pooling of token embeddings to one sentence embedding: in torch and in ONNX for exports, in NumPy as the reference.
 
-The first two are what sentence-transformers computes, with masks. The NumPy form works on one row without padding, so
-it needs no mask at all, and shares no code with them: `verify` compares it with what was exported.
+The first two compute the pooling of sentence-transformers, with masks. The NumPy form works on one row without padding,
+so it needs no mask, and it shares no code with them: `verify` compares it with the exported graph.
 """
 
 from __future__ import annotations

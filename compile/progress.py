@@ -1,4 +1,4 @@
-"""What a build tells while it runs."""
+"""Progress reports of a running build."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class Ended(Protocol):
 
 
 class TimeLeft:
-    """How long the rest of some steps takes: each as long as those of its kind that are known, on average."""
+    """Estimates the remaining time of steps: each takes as long as the known steps of its kind, on average."""
 
     def __init__(self, steps: Iterable[str]) -> None:
         self._open = Counter(steps)
         self._seconds: dict[str, list[float]] = {}
 
     def done(self, step: str, seconds: float) -> None:
-        """One is done, which took so long, now or before; 0: not known."""
+        """Record a finished step and its seconds, spent now or before; 0: not known."""
         self._open[step] -= 1
         if seconds > 0:
             self._seconds.setdefault(step, []).append(seconds)
 
     @property
     def seconds(self) -> float:
-        """Of the steps of known kinds."""
+        """Estimated seconds left for the steps of known kinds."""
         return sum(self._open[step] * statistics.fmean(each) for step, each in self._seconds.items())
 
     def __str__(self) -> str:
-        """For people; more than that where there are steps of kinds that are not known."""
+        """The estimate for people; `over` if steps of unknown kinds remain."""
         more = any(count and step not in self._seconds for step, count in self._open.items())
         return f"{'over' if more else 'about'} {self.seconds:.0f} s left"
 

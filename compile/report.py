@@ -1,4 +1,4 @@
-"""What a finished build says: as JSON for scripts, as a table and a few sentences for people."""
+"""The report of a finished build: JSON for scripts, a table and a few sentences for people."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from arlo.compile.steps.lengths import LengthChoice
 def summarise(
     manifest: Manifest, out: Path, choice: LengthChoice | None = None, *, seconds: float, cached_steps: int
 ) -> dict[str, Any]:
-    """The manifest in short. latency_ms is that of one row of full length; null where nothing here runs the engine.
+    """A summary of the manifest. latency_ms is for one row of full length; null if nothing here runs the engine.
 
-    bundle_memory_mb: of a worker that holds all static runtimes; null where that of one is not known.
+    bundle_memory_mb: of a worker that holds all static runtimes; null if one of them is unknown.
     """
     return {
         "repository": str(out),
@@ -93,12 +93,12 @@ def exactness(exact: Verification | None) -> str:
 
 
 def _below_one(value: float) -> str:
-    """Rounded down, so that only what is exact reads as such."""
+    """The value rounded down, so that only an exact 1 reads as 1."""
     return f"{int(value * 1e6) / 1e6:.7g}"
 
 
 def print_report(manifest: Manifest, summary: dict[str, Any], choice: LengthChoice | None = None) -> None:
-    """The table of runtimes, and what there is to say about them."""
+    """Print the table of runtimes and the sentences about them."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -23,7 +23,7 @@ _SMALL_BYTES = 32 << 20  # weights of a model whose runtimes are built in less t
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one process is given."""
+    """The work of one process."""
 
     job: Job
     spec: RuntimeSpec
@@ -48,7 +48,7 @@ class Built:
 
 
 def build_runtime(task: Task, tell: Callable[[Told], None]) -> Built:
-    """Run the steps of one runtime, telling of each when it begins and ends."""
+    """Run the steps of one runtime and report when each begins and ends."""
     job, spec = task.job, task.spec
 
     def run(step: str, make: Callable[[], Entry]) -> Entry:
@@ -65,8 +65,8 @@ def build_runtime(task: Task, tell: Callable[[Told], None]) -> Built:
 
 
 def build_runtimes(tasks: Sequence[Task], *, tell: Callable[[Task, Told], None]) -> list[Built]:
-    """All runtimes, in the order of the tasks. What the cache has is taken from it here; the rest is built in worker
-    processes where that pays: several at a time, or one at a time for engines that a crash may come from."""
+    """All runtimes, in the order of the tasks. Cached runtimes are read in this process; the rest is built in worker
+    processes where that pays: several at a time, or one at a time for engines that may crash."""
     results: dict[int, Built] = {}
     missing: list[int] = []
     for index, task in enumerate(tasks):
@@ -92,7 +92,7 @@ def build_runtimes(tasks: Sequence[Task], *, tell: Callable[[Task, Told], None])
 
 
 def jobs_that_fit(job: Job) -> int:
-    """Builds at a time: as asked for, else one of a small model, or as many as cores and free memory allow."""
+    """Builds at a time: as requested, else one for a small model, or as many as cores and free memory allow."""
     if job.options.jobs is not None:
         return job.options.jobs
     if job.model.weight_bytes < _SMALL_BYTES and not _may_crash(job):

@@ -1,4 +1,4 @@
-"""What one runtime shall be, and the names that graphs go by between the steps."""
+"""The specification of one runtime, and the names of graphs between the steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RuntimeSpec:
 
     @property
     def title(self) -> str:
-        """For people: `length 128`, `dynamic up to 512` or `profiles up to 512`."""
+        """The name shown to people: `length 128`, `dynamic up to 512` or `profiles up to 512`."""
         return f"length {self.max_length}" if self.shape == "static" else f"{self.shape} up to {self.max_length}"
 
     @property

@@ -1,4 +1,4 @@
-"""Real English prose cut to exact token lengths: what verification and measurement run on.
+"""Real English prose cut to exact token lengths, for verification and measurement.
 
 The text is `pydoc_data.topics`, which every Python carries: 700 KB about the language.
 """

@@ -1,10 +1,10 @@
-"""Runs what is to be checked in lanes side by side: tests, most of which wait, and what computes (builds, linters,
-fuzzers). What computes should be niced by its command, so that the time limits of the tests beside it hold.
+"""Run check stages in parallel lanes: tests, most of which wait, and computing stages (builds, linters, fuzzers).
+Commands of computing stages should use nice, so that the time limits of concurrent tests hold.
 
 usage: tools/check.py STAGE... [++ STAGE...]...   a STAGE is NAME=COMMAND; `++` begins a lane
 
-The first failure ends all lanes and its whole output is shown. At the end stands how long each stage took, the CPU it
-used and its last line, then the output of the last stage of the first lane: a test runner's closing line comes last.
+The first failure ends all lanes and its whole output is shown. At the end comes each stage's duration, CPU time and
+last line, then the output of the last stage of the first lane: a test runner's closing line comes last.
 Logs: build/check/NAME.log.
 """
 
@@ -35,7 +35,7 @@ class Lanes:
         self.failed: str | None = None
 
     def run(self, stages: list[tuple[str, str]]) -> None:
-        """One lane; ends early when another one failed."""
+        """Run one lane; ends early if another one failed."""
         for name, command in stages:
             with self._lock:
                 if self.failed is not None:
@@ -66,7 +66,7 @@ class Lanes:
                     self._end_all()
 
     def tell(self) -> None:
-        """Say what runs, and since when."""
+        """Print the running stages and their times."""
         with self._lock:
             now_s = time.monotonic()
             running = ", ".join(f"{name} for {now_s - begin:.0f} s" for name, (begin, _) in self._running.items())
@@ -74,13 +74,13 @@ class Lanes:
             self.say(f"running: {running}")
 
     def stop(self) -> None:
-        """End all that runs, as after a failure."""
+        """End all running stages, as after a failure."""
         with self._lock:
             self.failed = self.failed or "interrupted"
             self._end_all()
 
     def say(self, text: str) -> None:
-        """A line with the time since the start."""
+        """Print a line with the time since the start."""
         print(f"=== {time.monotonic() - self._start_s:5.0f} s  {text}", flush=True)
 
     def _end_all(self) -> None:

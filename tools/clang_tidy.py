@@ -1,9 +1,9 @@
-"""Run clang-tidy on our C++ sources, several at a time; what was clean is not run again until something changes.
+"""Run clang-tidy on our C++ sources, several at a time; clean files are skipped until something changes.
 
 usage: tools/clang_tidy.py [--build FOLDER] [--jobs N] [FILE...]     (no FILE: all that the build folder compiles)
 
-Files of one folder with the same flags are parsed together, a third of the work: most of each file is headers. Where
-that finds something, each is run alone, which says what is wrong with it, or that only their names clash.
+Files of one folder with the same flags are parsed together, a third of the work: most of each file is headers. If that
+reports a finding, each file is run alone, which shows its own findings, or that only their names clash.
 
 gcc's precompiled headers are left out of the commands: clang cannot read them. A file counts as unchanged when its
 compile command, .clang-tidy, and every header under src/ and tests/ are the same as when it was last clean. Results lie
@@ -28,14 +28,14 @@ OURS = ("src", "tests", "benchmarks")
 BINDINGS = ROOT / "src" / "bindings"
 GCC_HEADER = re.compile(r" -Winvalid-pch| -include \S*cmake_pch\.hxx")
 # The commands are g++'s; clang knows fewer warnings by name. Path analysis of a function ends at 20,000 nodes, not at
-# 225,000: a function that takes more says the same after it, in several times the time.
+# 225,000: for larger functions the full analysis reports the same, in several times the time.
 EXTRA = ["--extra-arg=-Wno-unknown-warning-option", "--quiet"] + [
     f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=20000")
 ]
-# Path analysis of GoogleTest's macros takes most of the time and finds nothing; nor is speed what tests are about.
+# Path analysis of GoogleTest's macros takes most of the time and finds nothing; performance does not matter in tests.
 NOT_SERVING = "-clang-analyzer-*,-performance-*"
 TOGETHER = 16
-# The first is about the sources that the file is made of; what the second says depends on which those are.
+# The first concerns the sources that make up the file; findings of the second depend on which sources those are.
 NOT_TOGETHER = "-bugprone-suspicious-include,-bugprone-exception-escape"
 # Path analysis looks into sources that a file of this name includes; into those of any other it does not.
 UNIFIED = "UnifiedSource-{}.cc"
@@ -99,7 +99,7 @@ def main() -> int:
 
 
 class Tidy:
-    """Runs the tool on groups of files. `commands`: how each is compiled; `state`: what else a result depends on."""
+    """Runs the tool on groups of files. `commands`: how each is compiled; `state`: other inputs of a result."""
 
     def __init__(self, tool: Path, cache: Path, state: str, commands: dict[Path, str]) -> None:
         self._tool = tool
@@ -108,7 +108,7 @@ class Tidy:
         self._commands = commands
 
     def groups(self) -> list[list[Path]]:
-        """The files that are to be run, those that can be parsed together side by side, the largest groups first."""
+        """The files to run, grouped if they can be parsed together, the largest groups first."""
         alike: dict[tuple[Path, str], list[Path]] = defaultdict(list)
         for path, command in sorted(self._commands.items()):
             stamp = self._stamp(path)
@@ -122,7 +122,7 @@ class Tidy:
         return sorted(found, key=len, reverse=True)
 
     def check(self, paths: list[Path]) -> dict[Path, str]:
-        """Run them; what was found, by file."""
+        """Run clang-tidy on the files; returns the findings by file."""
         if len(paths) > 1:
             if not self._together(paths):
                 return {}
@@ -155,7 +155,7 @@ class Tidy:
         return output
 
     def _run(self, file: Path, folder: Path, like: Path) -> str:
-        """What the tool finds in `file`, by the rules for `like`; nothing when it is clean."""
+        """The tool's findings in `file`, by the rules for `like`; empty if it is clean."""
         checks = [NOT_TOGETHER] if file != like else []
         if not like.is_relative_to(ROOT / "src"):
             checks.append(NOT_SERVING)

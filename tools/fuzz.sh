@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every libFuzzer target of a build folder for some seconds; fails on the first finding, whose input is kept.
-# usage: tools/fuzz.sh BUILD SECONDS. Seeds and dictionary of a target lie in BUILD/seeds/, what long runs found before in
-# tests/cpp/corpus/; what it learns goes to BUILD/run-*.
+# usage: tools/fuzz.sh BUILD SECONDS. Seeds and dictionary of a target lie in BUILD/seeds/, inputs found by earlier long
+# runs in tests/cpp/corpus/; new inputs go to BUILD/run-*.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 seconds=$2

@@ -16,7 +16,7 @@ done
 also+=(--config-settings="cmake.define.ARLO_PORTABLE=OFF")  # tools/wheel.sh builds in the same folder
 mkdir -p build
 
-# Numbers pip's downloads, so that one sees how many are to come: as many as there are pins, less what is not for here.
+# Numbers pip's downloads to show how many remain: one for each pin that applies to this platform.
 numbered() {
   awk -v total="$(grep -c == constraints.txt)" '
     /\.metadata \(/ { next }
@@ -25,8 +25,8 @@ numbered() {
     /^Successfully/ { print "   packages are installed"; fflush() }'
 }
 
-# Bytecode is left to the first import: compiling all of it takes longer than the rest of the installation. What pip is
-# busy with is shown, its remarks on each of a hundred packages are not.
+# Bytecode is left to the first import: compiling all of it takes longer than the rest of the installation. The script
+# shows pip's current activity, but not its remarks on each of a hundred packages.
 install() {
   "${pip[@]}" install --no-compile --no-build-isolation --progress-bar off -c constraints.txt "$@" > >(numbered) \
     2> >(grep --line-buffered -v '^WARNING: Location .* is ignored' >&2)

@@ -1,4 +1,4 @@
-"""Write docs/metrics.md from what a running gateway says of its metrics, and from the control plane's table of its own.
+"""Write docs/metrics.md from a running gateway's metric descriptions and from the control plane's own table.
 
 usage: tools/metrics_page.py FILE [--check]     --check: exit code 1 when FILE differs
 """
@@ -87,7 +87,7 @@ def page(text: str) -> str:
 
 
 def control_section() -> str:
-    """What the document says of the control plane's metrics."""
+    """The section on the control plane's metrics."""
     from arlo.control.http.metrics import METRICS
 
     lines = []

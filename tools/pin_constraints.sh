@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes constraints.txt from what is installed in the virtual environment. usage: tools/pin_constraints.sh VENV
+# Writes constraints.txt from the packages of a virtual environment. usage: tools/pin_constraints.sh VENV
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1

@@ -1,7 +1,7 @@
 """Print requirements out of pyproject.toml, one a line without spaces.
 
-usage: tools/requirements.py build    what the build needs (it runs without isolation)
-       tools/requirements.py EXTRA    what Arlo with that extra needs, Arlo itself left out
+usage: tools/requirements.py build    requirements of the build (it runs without isolation)
+       tools/requirements.py EXTRA    requirements of Arlo with that extra, without Arlo itself
 """
 
 import re

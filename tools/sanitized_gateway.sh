@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs tests of the gateway, over sockets, against a program that was built with sanitizers.
+# Runs socket tests of the gateway against a program built with sanitizers.
 # usage: tools/sanitized_gateway.sh PYTHON PROGRAM [PYTEST_ARGUMENT...]   without arguments: the tests named here
 #
 # A finding ends the program with exit code 66, at once or when it stops, and the tests accept 0 only; they show its
-# report. The workers are stand-ins (tests/fakes/small_workers.py). Named here is what has threads meet:
-# streams, cancellations, deadlines, clients that break off, deployments that change, the end. What measures times or
-# memory, or needs a real Triton, says nothing here.
+# report. The workers are fakes (tests/fakes/small_workers.py). The tests named here are those in which threads meet:
+# streams, cancellations, deadlines, disconnecting clients, changing deployments, shutdown. Tests that measure time or
+# memory, or that need a real Triton, prove nothing here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1
@@ -14,7 +14,7 @@ shift 2
 export ARLO_GATEWAY ARLO_SANITIZED=1
 export ASAN_OPTIONS=detect_stack_use_after_return=1:quarantine_size_mb=16:exitcode=66
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=66
-# Only what our own code calls counts: libraries built without it show half.
+# Only calls from our code count: libraries built without the sanitizer show half of theirs.
 export TSAN_OPTIONS=ignore_noninstrumented_modules=1:exitcode=66:history_size=4
 
 tests() {

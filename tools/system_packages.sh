@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that the system packages of one purpose (build, lint, bench) are there. As root it installs what is missing;
-# otherwise it prints the one command to run. Quick and silent when nothing is missing: apt is not touched then.
+# Ensures that the system packages of one purpose (build, lint, bench) are installed. As root it installs missing ones;
+# otherwise it prints the one command to run. When nothing is missing it is quick and silent, and does not touch apt.
 set -euo pipefail
 
 build=(cmake ninja-build g++ pkg-config libgrpc++-dev libprotobuf-dev protobuf-compiler
@@ -18,7 +18,7 @@ esac
 
 if ! command -v dpkg-query >/dev/null; then
   echo "This is not a Debian or Ubuntu system. Install the equivalents of: ${wanted[*]}" >&2
-  exit 0  # the build itself will name what is still missing
+  exit 0  # the build itself will name the packages still missing
 fi
 
 missing=()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the wheels that users install without a compiler, into dist/: one for Python 3.11, and one for 3.12 and all that
-# follow (the stable ABI), built by the first of those that is here with its headers; or with the Pythons that PYTHONS
-# names ("3.13"). What a user's machine may lack is linked into the programs; auditwheel says which systems they run on.
-# For the environment's own Python little is compiled anew: the folder is that of the install.
+# Builds the wheels that users install without a compiler, into dist/: one for Python 3.11, and one for 3.12 and later
+# (the stable ABI), built by the first of those found here with its headers; or with the Pythons that PYTHONS names
+# ("3.13"). Libraries that a user's machine may lack are linked in; auditwheel reports the systems that programs run on.
+# For the environment's own Python little is recompiled, because the build reuses the folder of the install.
 # usage: tools/wheel.sh VENV
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -4,12 +4,11 @@
 
 MiniLM with a head for the sections of package descriptions (benchmarks.demos.data): `arlo adapt` merges tokens,
 exports, verifies, measures accuracy and latency on this machine's CPU and compiles a repository for each variant. Then
-queries on these variants are simulated, with the accuracies and latencies that were measured: utility by policy at
-loads that are shares of what the body carries with all its tokens. What queries are worth, and how long they wait, is
-assumed.
+queries on these variants are simulated with the measured accuracies and latencies: utility by policy at loads that are
+shares of the body's capacity with all its tokens. The queries' utilities and waiting times are assumed.
 
-Writes result.json and index.html into reports/adapt; `arlo adapt` keeps each finished step in the cache, so a run that
-was stopped goes on where it was. The exit code is 1 where a policy of ours is below the best single count.
+Writes result.json and index.html into reports/adapt; `arlo adapt` keeps each finished step in the cache, so an
+interrupted run resumes where it left off. The exit code is 1 if one of our policies is below the best single count.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def adapted(args: argparse.Namespace) -> Path:
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """What was measured, and utility by policy and load."""
+    """The measurements, and utility by policy and load."""
     found = json.loads((folder / "adapt.json").read_text())
     spec = load_tokens(folder / "tokens.toml")
     seconds = round(QUERIES / (max(LOADS) * spec.capacity(0)))
@@ -70,7 +69,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Make, simulate, print, write."""
+    """Adapt, simulate, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--merge", default="0,4,8,12", help="tokens a layer merges (default: 0,4,8,12)")
     parser.add_argument("--length", type=int, default=128, help="maximum length (default: 128)")
@@ -84,7 +83,7 @@ def main() -> int:
 
 
 def finish(title: str, result: dict[str, Any], out: Path) -> int:
-    """Print what was found, write result.json and index.html; 1 where `price` is below LEAST of the best count."""
+    """Print the findings, write result.json and index.html; returns 1 if `price` is below LEAST of the best count."""
     heads = {"variants": ["variant", "right", *result["variants"][0]["by_task"], "ms, 8 rows", "faster", "by work"]}
     heads["by_load"] = ["load", "best single count", "printed", "price", "price over the best"]
     rows = {

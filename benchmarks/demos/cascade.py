@@ -3,13 +3,13 @@
     python -m benchmarks.demos.cascade [--data nouns] [--depths 1 6] [--rows 40000] [--texts 1500]
     python -m benchmarks.demos.cascade --data sections --depths 2 6 --rows 8000 --out reports/cascade-sections
 
-Definitions of nouns are told into 24 kinds, or descriptions of packages, which are longer, into their 37 sections, by
-MiniLM cut after some of its layers (benchmarks.demos.train), compiled and recorded on the engines that serve;
-temperatures and thresholds are found on two splits, and all that is said here is of a third one. Then `arlo serve`
+MiniLM cut after some of its layers (benchmarks.demos.train) classifies definitions of nouns into 24 kinds, or the
+longer descriptions of packages into their 37 sections. It is compiled and recorded on the engines that serve.
+Temperatures and thresholds are found on two splits, and all reported figures are of a third one. Then `arlo serve`
 serves the cascade on one worker, and texts of the third split go to it and to its last stage alone, in turn, one at a
-time; then both under an open load. Every row that was served is compared with what was found offline.
+time; then both under an open load. Every served row is compared with its offline answer.
 
-Writes result.json and index.html into reports/cascade; the exit code is 1 where a row was lost or differed.
+Writes result.json and index.html into reports/cascade; the exit code is 1 if a row was lost or differed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAST = {"cascade": "last"}
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A data set, and how its stages are made."""
+    """A data set and the settings of its stages."""
 
     name: str  # of the cascade
     lengths: str
@@ -61,7 +61,7 @@ TASKS = {
 
 
 def prepare(work: Path, data: str, depths: Sequence[int], rows: int, *, recorded: int | None) -> tuple[Path, Path]:
-    """Models, engines, records, thresholds: the cascade.json, and the texts. What is there is taken."""
+    """Make models, engines, records and thresholds, or reuse existing ones; returns cascade.json and the texts."""
     root = cache_root() / "cascade"
     say("data and models")
     task = TASKS[data]
@@ -92,12 +92,12 @@ def prepare(work: Path, data: str, depths: Sequence[int], rows: int, *, recorded
 
 
 def fit(*words: str | Path) -> None:
-    """`arlo fit`. A bar that is missed on these texts is told, and does not stop the demo."""
+    """Run `arlo fit`. It reports a bar missed on these texts, which does not stop the demo."""
     command("arlo.cli", "fit", *words, "--tolerance", "0.01", fine=(0, 1))
 
 
 def one_at_a_time(address: str, model: str, tokenizer: Path, rows: Sequence[str]) -> dict[str, Any]:
-    """Each row through the cascade and through its last stage alone, in turn; milliseconds, and what it said."""
+    """Send each row through the cascade and through its last stage alone, in turn; milliseconds and answers."""
     times: dict[str, list[float]] = {"cascade": [], "last": []}
     said: dict[str, list[dict[str, Any]]] = {"cascade": [], "last": []}
     with Client(address, model=model, tokenizer=tokenizer) as client:
@@ -116,7 +116,7 @@ def one_at_a_time(address: str, model: str, tokenizer: Path, rows: Sequence[str]
 async def under_load(
     client_of: Callable[[], AsyncClient], rows: Sequence[str], rate: float, parameters: dict[str, str] | None
 ) -> dict[str, Any]:
-    """Rows at random moments, on average `rate` a second."""
+    """Send rows at random moments, on average `rate` a second."""
     reasons: Counter[str] = Counter()
     async with client_of() as client:
 
@@ -128,7 +128,7 @@ async def under_load(
 
 
 def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[str, Any], int]:
-    """The figures, and how many rows differed from what was found offline."""
+    """The figures, and how many rows differed from their offline answers."""
     from arlo.cascade.manifest import CascadeManifest
     from arlo.cascade.records import Records, read_data
     from arlo.cascade.study import load_study

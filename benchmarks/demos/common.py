@@ -1,4 +1,4 @@
-"""What the demos share: our own commands, `arlo serve`, and texts that are sent to it."""
+"""Code shared by the demos: Arlo's commands, `arlo serve`, and texts that are sent to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def say(text: str) -> None:
 
 
 def command(*words: str | Path, fine: Sequence[int] = (0,)) -> None:
-    """One of our own commands; what it says goes on. EnvironmentProblem when it ends with another code than `fine`."""
+    """Run one of Arlo's commands and pass its output on. EnvironmentProblem when its exit code is not in `fine`."""
     line = [sys.executable, "-m", *map(str, words)]
     if subprocess.run(line, check=False).returncode not in fine:
         raise EnvironmentProblem(f"this failed: {' '.join(line)}")
@@ -46,7 +46,7 @@ def command(*words: str | Path, fine: Sequence[int] = (0,)) -> None:
 
 @contextlib.contextmanager
 def served(work: Path, sections: str) -> Iterator[dict[str, Any]]:
-    """`arlo serve` of these sections with one worker; what it says when it is ready."""
+    """Run `arlo serve` with these sections and one worker; yields its message when it is ready."""
     config = work / "serve.toml"
     config.write_text(sections + PORTS)
     line = [sys.executable, "-m", "arlo.cli", "serve", str(config), "--json"]
@@ -62,7 +62,7 @@ def served(work: Path, sections: str) -> Iterator[dict[str, Any]]:
 
 
 async def send(ask: Callable[[str], Awaitable[None]], texts: Sequence[str], rate: float) -> dict[str, Any]:
-    """Texts at random moments, on average `rate` a second; 0: one after the other. What `ask` raises is counted."""
+    """Send texts at random moments, on average `rate` a second; 0: one after the other. Errors of `ask` are counted."""
     gaps = np.random.default_rng(1).exponential(1 / rate, len(texts)) if rate else np.zeros(len(texts))
     times: list[float] = []
     failures: Counter[str] = Counter()
@@ -94,7 +94,7 @@ def summary(times: Sequence[float]) -> dict[str, float]:
 
 
 def ended(demo: Callable[[], int]) -> int:
-    """The exit code of a demo, whose errors are told."""
+    """Run a demo, report its errors and return its exit code."""
     try:
         return demo()
     except ArloError as error:

@@ -1,18 +1,18 @@
 """Labelled texts for the demos, and where they lie: `python -m benchmarks.demos.data nouns|sections [--refresh]`.
 
-nouns     tell from the definition of a noun which of WordNet's lexicographer files it stands in, as noun.artifact or
-          noun.food: 82,000 definitions in 24 classes, most of them shorter than 64 tokens, out of Debian's package
-          wordnet-base. WordNet 3.0 is free to use with its notice, which the package carries
-sections  tell from the description of a Debian package which section it stands in, as games, science or python: 32,000
+nouns     predict from the definition of a noun its WordNet lexicographer file, such as noun.artifact or noun.food:
+          82,000 definitions in 24 classes, most of them shorter than 64 tokens, from Debian's package wordnet-base.
+          WordNet 3.0 is free to use with its notice, which the package carries
+sections  predict from the description of a Debian package its section, such as games, science or python: 32,000
           descriptions in 37 classes, half of them longer than 76 tokens and a few of thousands. apt fetches the lists
-          of packages into a folder of our own, without root; they follow the distribution's releases, so what is read
-          is not pinned: the sha256 of both lists is part of the key and is printed
+          of packages into our own folder, without root; they follow the distribution's releases, so the input is not
+          pinned: the sha256 of both lists is part of the key and is printed
 
-Nothing of them is committed. Each has four splits: train, fit (calibration), select (thresholds), test. A text goes to
-a split by a hash of its *group*, so that texts that are alike never lie in two, and so that a new version of the data
-moves no text from one split to another.
+None of the data is committed. Each set has four splits: train, fit (calibration), select (thresholds), test. A hash of
+a text's *group* picks its split, so that similar texts share a split, and a new version of the data moves no text from
+one split to another.
 
-<cache>/compile/cascade-*/<key>/    what a step wrote, keyed by all that it was made from
+<cache>/compile/cascade-*/<key>/    the output of a step, keyed by all of its inputs
 <cache>/cascade/nouns/*.jsonl       the splits, hard-linked
 <cache>/cascade/nouns-l6/           a model folder, hard-linked
 """
@@ -49,14 +49,14 @@ _NAMES = """
     person phenomenon plant possession process quantity relation shape state substance time
 """
 LEXNAMES = {number: f"noun.{name}" for number, name in enumerate(_NAMES.split(), start=_FIRST)}
-# They say how a package came to be, not what it is about.
+# These sections describe the origin of a package, not its subject.
 LEFT_OUT = frozenset({"misc", "metapackages", "oldlibs", "debug"})
 _EMPTY = ("transitional", "dummy package")  # packages that only pull in others
 _APT_HELPER = "/usr/lib/apt/apt-helper"
 
 
 def cache_root() -> Path:
-    """`$ARLO_CACHE`, else `~/.cache/arlo`, as `arlo compile` has it."""
+    """The cache of `arlo compile`: `$ARLO_CACHE`, else `~/.cache/arlo`."""
     named = os.environ.get("ARLO_CACHE")
     return Path(named) if named else Path.home() / ".cache" / "arlo"
 
@@ -68,7 +68,7 @@ def open_cache(root: Path) -> Cache:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Example:
-    """A text, the name of its class, and what it must not be separated from."""
+    """A text, the name of its class, and the group from which it must not be separated."""
 
     text: str
     label: str
@@ -122,7 +122,7 @@ def labels_of(examples: Sequence[Example]) -> list[str]:
 
 
 def classes_of(examples: Iterable[Example], name: str) -> list[Example]:
-    """Those of classes with enough rows."""
+    """The examples of classes with enough rows."""
     rows = list(examples)
     counts = collections.Counter(example.label for example in rows)
     return [example for example in rows if counts[example.label] >= FEWEST[name]]
@@ -166,7 +166,7 @@ def read_sections(packages: str, translations: str) -> list[Example]:
     """The first binary package of each source package, with its English description and its section.
 
     packages, translations: the text of a `Packages` list and of `Translation-en`, joined on Description-md5. The group
-    is the source package: what is built from one source is described alike.
+    is the source package: packages built from one source have similar descriptions.
     """
     texts = {each["Description-md5"]: each.get("Description-en", "") for each in stanzas(translations)}
     found: dict[str, Example] = {}
@@ -238,7 +238,7 @@ def fetched(package: str, version: str, sha256: str, archives: Path) -> Path:
 
 
 def run(command: list[str], problem: str, *, cwd: Path | None = None) -> str:
-    """What a command prints. EnvironmentProblem with its last line when it is missing or fails."""
+    """The output of a command. EnvironmentProblem with its last line if it is missing or fails."""
     try:
         return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True, errors="replace").stdout
     except FileNotFoundError:
@@ -254,8 +254,8 @@ def _digest(path: Path) -> str:
 
 
 def splits_of(name: str, root: Path, *, refresh: bool = False) -> Entry:
-    """Entry with the four splits; meta: `rows` of each, `lists`: sha256 of what they were made from.
-    EnvironmentProblem when it cannot be had."""
+    """Entry with the four splits; meta: `rows` of each, `lists`: sha256 of their sources.
+    EnvironmentProblem if the data is not available."""
     cache, archives = open_cache(root), root / "cascade" / "archives"
     sources = lists_of(archives / "lists", refresh=refresh) if name == "sections" else ()
     hashes = [cache.hash(path) for path in sources] or [SHA256]
@@ -274,7 +274,7 @@ def splits_of(name: str, root: Path, *, refresh: bool = False) -> Entry:
 
 
 def main() -> int:
-    """Write the splits and say where they are."""
+    """Write the splits and print their paths."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=tuple(FEWEST))
     parser.add_argument("--refresh", action="store_true", help="fetch the lists of packages again")

@@ -2,12 +2,12 @@
 
     python -m benchmarks.demos.pipeline [--depths 1 2] [--rows 8000] [--texts 400]
 
-Descriptions of packages are told into their sections, in pieces of at most 64 tokens: each piece by MiniLM cut after 1
-or 2 of its layers, as the load leaves time for, and a text by the mean of what its pieces say. `arlo serve` serves
+Descriptions of packages are classified into their sections, in pieces of at most 64 tokens. MiniLM cut after 1 or 2 of
+its layers, as the load permits, classifies each piece; a text's answer is the mean over its pieces. `arlo serve` serves
 that flow on one worker; texts that no model was trained on go to it one at a time, then at random moments at half of
 the rate at which it answered these, and at 1.5 times that rate.
 
-Writes result.json and index.html into reports/pipeline; the exit code is 1 where a row was lost.
+Writes result.json and index.html into reports/pipeline; the exit code is 1 if a row was lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SERVE = '[pipeline]\nflow = "flow.toml"\nwindow = 64\npool = "mean"\n'
 
 
 def prepare(work: Path, depths: Sequence[int], rows: int, recorded: int) -> list[dict[str, Any]]:
-    """Models, engines, accuracies, the flow and serve.toml; texts that were not used, {"text", "label"}."""
+    """Make models, engines, accuracies, the flow and serve.toml; returns unused texts, {"text", "label"}."""
     root = cache_root() / "cascade"
     say("data and models")
     command("benchmarks.demos.data", NAME)
@@ -63,7 +63,7 @@ def prepare(work: Path, depths: Sequence[int], rows: int, recorded: int) -> list
 
 
 async def counts_of(admin: str, models: Sequence[str]) -> dict[str, int]:
-    """Rows that each variant has answered so far, and what the stage gave up."""
+    """Rows that each variant has answered so far, and rows that the stage gave up."""
     found = {}
     for model in models:
         async with AdminClient(admin, model=f"{NAME}.{STAGE}.{model}") as client:
@@ -78,7 +78,7 @@ async def counts_of(admin: str, models: Sequence[str]) -> dict[str, int]:
 async def load(
     address: str, repository: Path, texts: Sequence[dict[str, Any]], labels: Sequence[str], rate: float
 ) -> dict[str, Any]:
-    """Texts at random moments, on average `rate` a second; 0: one after the other."""
+    """Send texts at random moments, on average `rate` a second; 0: one after the other."""
     label_of = {one["text"]: one["label"] for one in texts}
     right, pieces, expected = [], [], []
     async with AsyncClient(address, model=NAME, tokenizer=repository / "tokenizer.json") as client:

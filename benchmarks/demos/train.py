@@ -2,9 +2,9 @@
 
     python -m benchmarks.demos.train [--data nouns] [--depths 1 2 3 6] [--rows 40000]
 
-Every depth sees the same rows, so that the deep ones, which learn more slowly, are not starved by the shallow ones. A
-depth costs 3 to 17 ms a row on one slow core; depths are trained side by side, one core each, and what is finished is
-taken from the cache when it is started again. Each folder holds an ONNX file, its configuration and its tokenizer:
+Every depth sees the same rows, so that the shallow ones do not starve the deep ones, which learn more slowly. A depth
+costs 3 to 17 ms a row on one slow core. Depths are trained in parallel, one core each; a restart takes finished ones
+from the cache. Each folder holds an ONNX file, its configuration and its tokenizer:
 `arlo compile FOLDER/model.onnx --out repository`.
 
 Recipe: one epoch, AdamW, linear decay after a short warm-up, batches of rows of like lengths; the embeddings, which are
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 DEPTHS = (1, 2, 3, 6)
 ROWS = 40_000
 SEED = 7
-# Part of the cache's key in place of the code's hash: to be raised when a change makes other models. Training takes a
-# quarter of an hour, and most changes here make none.
+# Part of the cache's key instead of the code's hash: raise it when a change alters the models. Training takes a quarter
+# of an hour, and most changes here do not.
 VERSION = 1
 MAX_TOKENS = 128
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
@@ -53,7 +53,7 @@ _SAY_S = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a depth is trained; part of the cache's key."""
+    """The training parameters of a depth; part of the cache's key."""
 
     depth: int  # layers
     rows: int  # of the split `train`, from its start
@@ -68,7 +68,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """What one process is given."""
+    """The work of one process."""
 
     recipe: Recipe
     data: Path  # folder of the splits
@@ -166,7 +166,7 @@ def cut(source: Path, depth: int, classes: int, dropout: float) -> Any:
 
 
 def write_model(model: Any, source: Path, labels: Sequence[str], folder: Path) -> None:
-    """Write `model.onnx`, with plain attention, and beside it what `arlo compile` reads: configuration, tokenizer."""
+    """Write `model.onnx`, with plain attention, and the configuration and tokenizer that `arlo compile` reads."""
     with known_noise_silenced():
         import torch
 
@@ -274,7 +274,7 @@ def _accuracy(model: Any, rows: Sequence[Encoded], *, size: int = 64) -> float:
 
 
 def _encoder_rate(depth: int) -> float:
-    """Tried with 5,000 rows: one layer gains 2.5 points by 3e-4 over 1.5e-4."""
+    """The learning rate. In a trial with 5,000 rows, one layer gained 2.5 points by 3e-4 over 1.5e-4."""
     return 3e-4 if depth <= 2 else 2e-4
 
 
@@ -289,7 +289,7 @@ def train_one(job: Job) -> Entry:
 
 
 def main() -> int:
-    """Train the ladder, link the folders out, print how accurate each depth is."""
+    """Train the ladder, link the folders out, print the accuracy of each depth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="nouns", help="data set in <cache>/cascade (default: nouns)")
     parser.add_argument("--depths", type=int, nargs="+", default=list(DEPTHS), help="layers (default: 1 2 3 6)")

@@ -9,7 +9,7 @@ Each stage writes DIR/STAGE.json after every cell, so a run that is cut short ke
 
 from typing import Any
 
-Cell = dict[str, Any]  # one measurement: what was measured, and figures or an `error`
+Cell = dict[str, Any]  # one measurement: its subject, and figures or an `error`
 
 # layers, width, heads
 SHAPES = {"bert-base": (12, 768, 12), "bert-large": (24, 1024, 16), "minilm-l6": (6, 384, 12), "tiny": (2, 64, 4)}

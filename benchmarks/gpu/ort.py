@@ -42,7 +42,7 @@ def graph(work: Path, bench: Bench, shape: str) -> Path:
 
 
 def run(bench: Bench) -> None:
-    """Write ort.json; where ONNX Runtime has no CUDA, the only cell is `skipped`, with the reason."""
+    """Write ort.json; if ONNX Runtime has no CUDA, the only cell is `skipped`, with the reason."""
     if not bench.dry and CUDA not in onnxruntime.get_available_providers():
         bench.found = [{"skipped": f"ONNX Runtime {onnxruntime.__version__} here has no {CUDA}"}]
         bench.save()

@@ -42,12 +42,12 @@ def write(results: Results, folder: Path) -> None:
 
 
 def time_ms(cell: Cell) -> float:
-    """Host to host where that was measured, else on the device."""
+    """The cell's time in ms, host to host if measured, else on the device."""
     return float(cell["host_ms" if "host_ms" in cell else "graph_ms"])
 
 
 def how(cells: Sequence[Cell]) -> str:
-    """What `time_ms` is of these cells."""
+    """The way `time_ms` of these cells was measured."""
     return "host to host" if all("host_ms" in cell for cell in cells) else "on the device"
 
 

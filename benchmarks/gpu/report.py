@@ -28,7 +28,7 @@ Lines = dict[str, dict[float, float]]
 
 
 class Results:
-    """The results of one run; of a stage that was not run, nothing."""
+    """The results of one run; stages that were not run have none."""
 
     def __init__(self, folder: Path) -> None:
         def read(stage: str) -> Any:
@@ -71,7 +71,7 @@ class Results:
 
 
 def pictures(results: Results) -> dict[str, str]:
-    """Name of the file -> its text; none where nothing was measured for it."""
+    """Texts of the pictures by file name; pictures without measurements are left out."""
     latency: Lines = {}
     rates: Lines = {}
     for cell in results.table:
@@ -117,7 +117,7 @@ def svg(title: str, axes: str, lines: Mapping[str, Mapping[float, float]]) -> st
 
 
 def figures(results: Results) -> list[str]:
-    """Rows for docs/figures.md; what was not run has none."""
+    """Rows for docs/figures.md; benchmarks that were not run have none."""
     found: dict[str, str] = {}
     if one := results.cell(shape="bert-base", kind="eager", length=16, rows=1):
         what = "BERT-base fp16, one row of 16 tokens, kernels launched one by one to a CUDA graph"

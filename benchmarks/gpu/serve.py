@@ -5,9 +5,9 @@
     packed_fifo            benchmarks/peers/servers/packed_fifo.py: one queue, 16,384 packed tokens at a time
     triton                 `arlo serve` that passes rows on; Triton's own dynamic batcher over the dynamic kind
 
-All have the same kernels and the same rows (`mix`). Servers of one runtime start together and are measured in turn: too
-many rows, to see the most that a server does, bisection around that, then 1.3 times the rate that was found. The
-simulator repeats Arlo's runs by the latencies in table.json; what a row takes besides is measured with single rows.
+All have the same kernels and the same rows (`mix`). Servers of one runtime start together and are measured in turn:
+first with too many rows, to find the most that a server does, then by bisection around that, then at 1.3 times the rate
+found. The simulator repeats Arlo's runs by the latencies in table.json; single rows measure a row's other costs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ORDER = (("both", 1), ("packed_fifo", 1), ("packed", 1), ("triton", 1), ("static
 TWO, TWO_S = ("both", 2), 200.0  # two workers, where the stage has so many seconds
 DRY = (("both", 1), ("packed_fifo", 1), ("static", 1))
 RATES, STEP_S, OVER, FRONTS, CHANNELS = 15, 4.0, 1.3, 8, 80  # RATES: of which bisection tries four
-DRY_ROWS_S = 100.0  # what a busy CPU answers on time
+DRY_ROWS_S = 100.0  # rows a second that a busy CPU answers on time
 
 
 def latency_of(table: Sequence[Cell], shape: str, kinds: Sequence[str]) -> Latency:
@@ -126,7 +126,7 @@ def arlo(work: Path, bench: Bench, server: str, workers: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def packed_fifo(work: Path, bench: Bench, shape: str) -> Iterator[str]:
-    """The server that has one queue; yields its address."""
+    """Run the server that has one queue; yields its address."""
     log = bench.logs / "packed_fifo.log"
     command: list[object] = [sys.executable, "-m", "benchmarks.peers.servers.packed_fifo", "--threads", 1]
     command += ["--model", model_folder(work / "model", shape), "--precision", bench.precision]
@@ -171,7 +171,7 @@ def traffic(repository: Path, rate: float, seconds: float, workers: int) -> tupl
 
 
 def measure(cell: Cell, endpoint: str, bench: Bench, repository: Path, estimate: float) -> None:
-    """The steps of one server into its cell."""
+    """Measure the steps of one server and write them into its cell."""
     workers, step_s = cell["workers"], 1.0 if bench.dry else STEP_S
 
     def at(rate: float, seconds: float = step_s) -> Cell:

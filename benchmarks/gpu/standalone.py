@@ -1,6 +1,6 @@
-"""Lets a plain checkout run, without Arlo installed: some of its packages lie in top-level folders of the repository.
+"""Makes a plain checkout run without Arlo installed: some of its packages lie in top-level folders of the repository.
 
-Compiled parts (arlo._core, the gateway, the load generator) are then absent, and so is everything that needs them.
+Compiled parts (arlo._core, the gateway, the load generator) are then absent, as is everything that needs them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Host = Callable[[], torch.Tensor]
 
 
 class Table:
-    """Measures cells, but none a second time, and none of a shape and kind that failed GIVE_UP times running."""
+    """Measures each cell once, and none of a shape and kind that failed GIVE_UP times in a row."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._made = bench, functools.cache(bench.model)
@@ -94,7 +94,7 @@ class Table:
         return run, None
 
     def _times(self, cell: Cell, run: Callable[[], object], host: Host | None) -> None:
-        """Time a run; one that has `host`, the way from memory to memory, is a graph already."""
+        """Time a run. A run with `host`, the way from memory to memory, is already a graph."""
         bench, began_s = self._bench, time.monotonic()
         run()
         bench.sync()

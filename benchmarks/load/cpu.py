@@ -3,18 +3,18 @@
     python -m benchmarks.load.cpu [CASE...] [--seconds 4] [--rounds 5] [--before PROGRAM]
 
 rows         requests of 10 to 60 tokens, padded to 64, over 4 connections, at equal offered rates (Poisson) and at
-             saturation (closed loop), beside nginx `grpc_pass`, which only passes bytes on, and the upstream by itself
-text         the HTTP API: a text of 48 words (64 tokens) as JSON in, the vector as JSON out; h2load asks, over 16
-             connections. Beside it base64 out, and token ids in. Vectors have 4 numbers or 384
-cascade      a row that a cascade's first stage answers, and one that goes on, beside one of a plain model
-batches      a row in a batch of about eight beside one that goes alone, under `arlo serve` with real Triton workers
-latency      what the gateway adds at concurrency 1, p50, before a real Triton worker (emulated engine, 0 ms)
-instructions instructions of a request, and calls for memory, by valgrind's callgrind: they hardly depend on what else
-             the machine does
+             saturation (closed loop), compared with nginx `grpc_pass`, which only relays bytes, and the bare upstream
+text         the HTTP API: a text of 48 words (64 tokens) as JSON in, the vector as JSON out; h2load sends over 16
+             connections. Also base64 out, and token ids in. Vectors have 4 numbers or 384
+cascade      a row that a cascade's first stage answers, and one that escalates, compared with a plain model's row
+batches      a row in a batch of about eight compared with a row alone, under `arlo serve` with real Triton workers
+latency      latency added by the gateway at concurrency 1, p50, before a real Triton worker (emulated engine, 0 ms)
+instructions instructions and memory allocations of a request, by valgrind's callgrind: they hardly depend on other
+             work on the machine
 
 The gateway runs as it ships, with eight instances. Contenders take turns; figures are medians over the rounds, and
 CPU is user + system time of the contender's own processes over the requests answered. A rate that the machine does not
-carry is left out and named. `--before` puts an earlier build of the gateway in the same turns of `rows` and `text`.
+carry is omitted and reported. `--before` adds an earlier build of the gateway to the turns of `rows` and `text`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def in_turns(turns: Turns, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def closed(work: Path, port: int) -> Load:
-    """As many requests as go through, 32 at a time."""
+    """A closed loop: as many requests as possible, 32 at a time."""
 
     def load(seconds: float) -> int:
         flags = ("--concurrency", "32", "--channels", "4", "--seconds", str(seconds))
@@ -114,7 +114,7 @@ def closed(work: Path, port: int) -> Load:
 
 
 def paced(work: Path, port: int, rate: int) -> Load:
-    """Requests at a rate, in a Poisson process."""
+    """An open loop: requests at a rate, in a Poisson process."""
 
     def load(seconds: float) -> int | None:
         report = harness.paced_load(work, port, PAYLOADS, "--channels", "4", rate=rate, seconds=seconds)
@@ -125,7 +125,7 @@ def paced(work: Path, port: int, rate: int) -> Load:
 
 @contextlib.contextmanager
 def upstream(work: Path, dims: int) -> Iterator[tuple[Measured, int]]:
-    """arlo-instant-upstream, and its port."""
+    """Run arlo-instant-upstream; yields the process and its port."""
     port = harness.free_port()
     command = [harness.binary("arlo-instant-upstream"), "--port", port, "--output", f"embedding:FP32:1,{dims}"]
     with harness.Program(command, log=work / f"upstream{dims}.log") as program:
@@ -206,7 +206,7 @@ def text(work: Path, stack: contextlib.ExitStack, args: argparse.Namespace) -> d
 
 
 def cascade_of(port: int, threshold: float) -> Any:
-    """Two models on the upstream, the second for rows of which the first is less sure than this."""
+    """Two models on the upstream; the second answers rows whose confidence is below `threshold`."""
     whole, second = (plain(port, dims=LABELS, model=model) for model in ("first", "second"))
     for deployment, model in ((whole, "first"), (second, "second")):
         deployment.runtimes[0].model = model
@@ -303,7 +303,7 @@ def latency(work: Path, _: contextlib.ExitStack, args: argparse.Namespace) -> di
 
 
 def calls_of(profile: str) -> Counter[str]:
-    """How often each function was called, of a file that callgrind wrote; names are given once, then numbered."""
+    """Calls of each function in a file that callgrind wrote, where names are given once, then numbered."""
     names: dict[str, str] = {}
     calls: Counter[str] = Counter()
     called = ""

@@ -1,19 +1,19 @@
 """Subjects of twin.py that are pipelines.
 
-cascade  `topic` ends the rows that it is sure of, and `tags` answers the rest
+cascade  `topic` answers the rows that it is sure of, and `tags` answers the rest
 tree     after Loki's traffic flow: `detect` makes of each row 10 to 20 rows for `cars` and 2 or 3 for `faces`, 17.4 on
          average
 tokens   OTAS's synthetic stream, 200 to 700 queries a second, on a body that carries 430 with all tokens; times and
          accuracies are those of examples/simulate/otas.toml
 
 Each stage of the first two has two variants. Each of the six workers holds all of them; the planner of `arlo serve`
-measures demand and sets prices, as the simulated one does. Loads are shares of what the flow can carry at all (the
-quickest variants, all of the capacity). What a visit takes beside executing, which keeps the worker idle, is what the
-gateway says of executions of rows that come alone; what a request takes once, between client and gateway, is the rest
-of what they take more than simulated. The first is told to the simulator, the second is added to its mean. What rows
-become is what those that are served become. When plans are made, beside the arrivals, is not known to the simulator: it
-runs with ten phases, and what is compared is the mean of these. Of tokens, an answer earns its query's utility times
-the accuracy of the count that it names, if it came in time by the client's clock.
+measures demand and sets prices, as the simulated one does. Loads are shares of the flow's largest capacity (quickest
+variants, all workers). A visit's overhead besides execution, during which the worker is idle, comes from the gateway's
+executions of lone rows and is an input of the simulator. A request's one-time overhead between client and gateway is
+the remaining excess over the simulated time, and is added to the simulated mean. Simulated rows expand as the served
+rows do. The simulator does not know the phase of the plans relative to the arrivals: it runs with ten phases, and their
+mean is compared. In `tokens`, an answer that is in time by the client's clock earns its query's utility times the
+accuracy of the count that it names.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Asked = tuple[float, Any]  # ms that a request took, and its answer; infinity an
 
 
 async def replay(endpoint: str, bodies: Sequence[bytes], arrived_ns: NDArray[np.int64]) -> tuple[list[Asked], float]:
-    """Requests at their moments: what became of each, and the share that was sent late."""
+    """Send requests at their moments; returns the outcome of each, and the share that was sent late."""
     found: list[Asked] = [(np.inf, None)] * len(bodies)
     late = 0
     async with grpc.aio.insecure_channel(endpoint) as channel:
@@ -81,7 +81,7 @@ async def replay(endpoint: str, bodies: Sequence[bytes], arrived_ns: NDArray[np.
 
 
 def request(ids: Sequence[int], output: str, slo_ms: float, **parameters: float) -> bytes:
-    """A row; late is worth nothing, as to the simulator."""
+    """A request of one row that times out at its SLO, because late answers are worth nothing, as in the simulator."""
     array = np.array([ids], np.int64)
     message = service_pb2.ModelInferRequest(model_name=NAME)
     for name, tensor in (("input_ids", array), ("attention_mask", np.ones_like(array))):
@@ -95,7 +95,7 @@ def request(ids: Sequence[int], output: str, slo_ms: float, **parameters: float)
 
 
 def write_variant(work: Path, name: str, length: int, points: Iterable[tuple[int, float]], said: Any) -> str:
-    """A repository of one emulated runtime, whose points are (rows, ms); the line that names it."""
+    """Write a repository of one emulated runtime with points (rows, ms); returns the TOML that names it."""
     latency = tuple(LatencyPoint(length=length, batch=rows, latency_us=round(1000 * ms)) for rows, ms in points)
     most = max(point.batch for point in latency)
     runtime = EmulatedRuntime(
@@ -117,7 +117,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A flow: its stages, its edges as TOML, lengths of what is asked, drawn alike, and tokens of a piece by edge."""
+    """A flow: its stages, edges as TOML, request lengths, drawn uniformly, and tokens of a piece by edge."""
 
     stages: tuple[Stage, ...]
     edges: str
@@ -129,7 +129,7 @@ class Shape:
         return np.random.default_rng(count).choice(self.lengths, count)
 
     def traced(self, flow: Flow, count: int) -> Flow:
-        """The flow whose roots in a simulation become, one by one, what those of a load of so many rows do."""
+        """The flow whose simulated roots expand, one by one, like those of a load of `count` rows."""
         edges = list(flow.edges)
         for at, piece in enumerate(self.pieces):
             counts = pieces_of(self.drawn(count), piece)
@@ -149,7 +149,7 @@ def pieces_of(lengths: Iterable[int], piece: int) -> tuple[int, ...]:
 
 
 def cascade() -> Shape:
-    """All models of a stage say the same, so that the share of the exit is known."""
+    """A cascade whose models of a stage all agree, so that the share of the exit is known."""
     e = np.exp(logits())
     ends = float(((e / e.sum(-1, keepdims=True)).max(-1) >= SURE).mean())
     stages = (
@@ -162,7 +162,7 @@ def cascade() -> Shape:
 
 
 def tree() -> Shape:
-    """Pieces of 16 tokens are cars, pieces of 128 tokens are faces."""
+    """A tree in which pieces of 16 tokens are cars and pieces of 128 tokens are faces."""
     lengths = range(162, 323, 16)
     pieces = {"cars": 16, "faces": 128}
     stages = (
@@ -204,8 +204,8 @@ class Pipeline:
         return {"model": {}, "pipeline": {"flow": str(work / "flow.toml")}, "dispatch": dispatch}
 
     def replay(self, endpoint: str, arrived: NDArray[np.int64]) -> tuple[NDArray[np.float64], list[Any], float]:
-        """ms that each row took, its answer, and the share sent late. The token after the first one is the record, of a
-        piece, too."""
+        """Times of the rows in ms, their answers, and the share sent late. The token after the first one is the record,
+        also in a piece."""
         bodies = [
             request([CLS, i % RECORDS, *range(1, length - 2), SEP], "accuracy_expected", SLO_MS)
             for i, length in enumerate(self.shape.drawn(len(arrived)).tolist())
@@ -224,8 +224,8 @@ class Pipeline:
         )  # fmt: skip
 
     def prepare(self, endpoint: str, http: int) -> Mapping[str, float]:
-        """ms of a visit, by the gateway's count of the first stage's most accurate variant, and of a request; of rows
-        at a fiftieth of what is carried, which are alone."""
+        """Overheads in ms of a visit, by the gateway's count of the first stage's most accurate variant, and of a
+        request, measured with lone rows at a fiftieth of the capacity."""
         arrived = arrivals(0.02 * self.most, 60.0, 1)
         took, _, _ = self.replay(endpoint, arrived)
         lone = self.simulate(arrived, 0.0, 0.0)
@@ -272,13 +272,13 @@ class Pipeline:
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.int64]:
-    """Poisson, in ns."""
+    """Poisson arrivals in ns."""
     gaps = np.random.default_rng(seed).exponential(1e9 / rate, round(rate * seconds))
     return np.asarray(np.cumsum(gaps).astype(np.int64))
 
 
 class Tokens:
-    """OTAS's queries; loads are ignored, as the stream is the paper's. A task's queries have a length of their own, by
+    """OTAS's queries; loads are ignored, as the stream is the paper's. Each task's queries have their own length, by
     which the pipeline knows their accuracy."""
 
     slo_ms, workers = 1000, 1

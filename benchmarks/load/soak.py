@@ -1,19 +1,19 @@
 """Millions of mixed requests through one gateway: memory and descriptors stay flat, and the books add up.
 
-Two real Triton workers with emulated engines that answer at once, and beside them instances of arlo-instant-upstream,
-which take what Triton is too slow for. In each of ten steps arlo-loadgen sends its share of the requests, 64 at a time:
-one row of 1 to 512 tokens, eight rows, and one in fifty that is wrong in one of five ways. All the while others
-misbehave: streams that end well or are cut off, calls cancelled or with deadlines of milliseconds, connections that
-break off within a message. After each step all comes to rest, and the figures are taken:
+Two real Triton workers have emulated engines that answer at once; instances of arlo-instant-upstream take the load that
+Triton is too slow for. In each of ten steps arlo-loadgen sends its share of the requests, 64 at a time: one row of 1 to
+512 tokens, eight rows, and one in fifty that is wrong in one of five ways. Meanwhile other clients misbehave: streams
+that end well or are cut off, calls cancelled or with deadlines of milliseconds, connections that break off within a
+message. After each step, once the gateway is idle, the figures are taken:
 
     rss_mb, descriptors   of the gateway
-    books                 rows and requests as the gateway counts them (`Stats`), beside what clients saw
+    books                 rows and requests as the gateway counts them (`Stats`), and as clients saw them
     executed, by_triton   rows that workers executed, and those of them by Triton
 
 The books add up when nothing is queued or in flight at rest; when each row that arrived, and each request that was
-refused unread, has ended once; when clients of arlo-loadgen saw what was sent to them; and when the workers executed as
-many rows as were started. Prints the figures as JSON; `ok` is false, and the exit status 1, where something of it is
-not so.
+refused unread, has ended once; when clients of arlo-loadgen saw every answer sent to them; and when the workers
+executed as many rows as were started. Prints the figures as JSON; if a check fails, `ok` is false and the exit status
+is 1.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def rows(lengths: list[int], **changes: Any) -> Any:
 
 
 def wrong_requests() -> list[bytes]:
-    """Five that are refused: no such output, too long, a wrong type, a size that is not right, a sequence."""
+    """Five requests to be refused: an unknown output, too long a row, a wrong type, a wrong size, a sequence."""
     output = rows([5])
     output.outputs[0].name = "nothing"
     kind = rows([5])
@@ -74,7 +74,7 @@ def wrong_requests() -> list[bytes]:
 
 
 def payloads() -> tuple[list[bytes], int]:
-    """What arlo-loadgen cycles through, and the rows of all good ones together."""
+    """The requests that arlo-loadgen cycles through, and the total rows of the good ones."""
     dice = random.Random(1)
     wrong = wrong_requests()
     out, total = [], 0
@@ -89,7 +89,7 @@ def payloads() -> tuple[list[bytes], int]:
 
 
 class Others:
-    """Those who misbehave, until stop() is called."""
+    """Clients that misbehave until stop() is called."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.done: dict[str, int] = {}
@@ -146,7 +146,7 @@ class Others:
         await asyncio.to_thread(self._break_off)
 
     def _break_off(self) -> None:
-        """A whole call whose answer is not waited for, and one that ends within its message."""
+        """Send a whole call without waiting for its answer, and one that ends within its message."""
         body = bytes(self._one().SerializeToString())
         with RawHttp2(self._gateway.grpc) as client:
             client.call(body)
@@ -156,7 +156,7 @@ class Others:
 
 
 def books_of(stats: Any) -> dict[str, int]:
-    """What the gateway counts, ever."""
+    """The gateway's counters since its start."""
     fields = ("on_time", "late", "rejected", "expired", "cancelled", "failed", "overloaded")
     outcomes = {field: int(getattr(stats.outcomes, field)) for field in fields}
     return {
@@ -185,7 +185,7 @@ async def at_rest(gateway: Gateway, workers: Workers, instant: str) -> tuple[dic
 
 
 def executed_by(instant: str) -> int:
-    """Rows, ever."""
+    """Rows that `instant` executed since its start."""
     with grpc.insecure_channel(instant) as channel:
         statistics = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStatistics(
             service_pb2.ModelStatisticsRequest()
@@ -194,7 +194,7 @@ def executed_by(instant: str) -> int:
 
 
 def deployment_of(workers: Workers, instant: str) -> Any:
-    """An instance of each length on Triton, and so many more on `instant`, which are asked first."""
+    """One instance of each length on Triton, and INSTANT more on `instant`, which are chosen first."""
     manifest = workers.manifests["bench"]
     runtimes = {runtime.max_length: runtime for runtime in manifest.runtimes}
     instances = [
@@ -210,13 +210,13 @@ def deployment_of(workers: Workers, instant: str) -> Any:
 
 
 async def step(work: Path, gateway: Gateway, count: int, sent: list[bytes]) -> dict[str, Any]:
-    """arlo-loadgen's report of its share."""
+    """Run one step; returns arlo-loadgen's report of its share."""
     flags = ["--concurrency", "64", "--channels", "4", "--requests", str(count)]
     return await asyncio.to_thread(harness.load, work, harness.port_of(gateway), sent, *flags)
 
 
 def wrong_of(books: dict[str, int], executed: int, codes: dict[str, int], rows_sent: int) -> list[str]:
-    """What does not add up. `codes`: that arlo-loadgen saw so far; `rows_sent`: in its good requests."""
+    """Discrepancies of the books. `codes`: status codes that arlo-loadgen saw so far; `rows_sent`: in good requests."""
     refused = sum(codes.get(code, 0) for code in REFUSED)
     answered = books["on_time"] + books["late"]
     checks = {

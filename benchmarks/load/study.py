@@ -4,8 +4,8 @@
 
 *carried*: the highest rate at which one worker answers 99 % of the rows within the SLO, for tweets, passages for
 retrieval and a mix of both, one row at a time, in batches of `fifo`, in ours formed by `fill` and by `deadline`; then
-what is on time at twice the rate that ours carries, with clients that wait for the SLO or ten times as long.
-*cells*: loads as parts of what one worker carries with `deadline`.
+the on-time share at twice the rate that ours carries, with clients that wait for the SLO or ten times as long.
+*cells*: loads as fractions of the rate that one worker carries with `deadline`.
 
 BERT-base on A100s (published latencies), SLO 100 ms, clients that wait a second. Contenders:
 
@@ -16,7 +16,7 @@ BERT-base on A100s (published latencies), SLO 100 ms, clients that wait a second
 * `packed`: batches in order of arrival up to a budget of tokens, without padding, as token-budget servers form them. A
   bound: it knows no time limits, its budget is the best of four for each cell, and its kernels are as quick as static
   ones (1), or take a quarter or half as long again;
-* `bundle`: ours, every worker holds all lengths, `deadline`; with the table it is told 30 % wrong: `wrong table`.
+* `bundle`: ours, every worker holds all lengths, `deadline`; with a latency table 30 % off: `wrong table`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LOADS = (0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.3)
 BUDGETS = (2048, 4096, 8192, 16384)  # tokens
 KERNELS = (1.0, 1.25, 1.5)
 STEP = 32
-# Of the time of a run of one worker: many workers have rows enough, bursts and lengths that drift need time.
+# Factors on the run time of one worker: many workers get enough rows; bursts and drifting lengths need time.
 PARTS = {("poisson", 10): 0.4, ("twitter-bursty", 10): 2.0, ("poisson", 100): 0.1}
 SETTINGS: tuple[tuple[str, int], ...] = (
     ("poisson", 1),
@@ -113,7 +113,7 @@ def carried(length: str, batching: str, seconds: float = 10.0) -> float:
 
 
 def carried_table(seconds: float) -> dict[str, Any]:
-    """What is carried, and what is on time at OVERLOAD times what `deadline` carries."""
+    """The carried rates, and the on-time shares at OVERLOAD times the rate that `deadline` carries."""
     found: dict[str, Any] = {"carried": [], "overload": []}
     for length in LENGTHS:
         most = {batching: carried(length, batching, seconds) for batching in BATCHINGS}
@@ -139,7 +139,7 @@ def carried_table(seconds: float) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is offered: `load` is a part of what so many workers carry with `bundle`."""
+    """The offered load: `load` is a fraction of the rate that `workers` carry with `bundle`."""
 
     arrivals: Any
     workers: int
@@ -181,7 +181,7 @@ def table_ms() -> NDArray[np.float64]:
 
 
 def packed_ms(tokens: int, squares: int) -> float:
-    """Time of rows without padding: as of rows of their mean length, by tokens, that are as many tokens together."""
+    """Time of rows without padding: that of the same total tokens in rows of their token-weighted mean length."""
     length = squares / tokens
     at = min(max(length / STEP - 1, 0.0), len(table_ms()) - 1.0)
     low = math.floor(at)
@@ -196,7 +196,7 @@ def packed_ms(tokens: int, squares: int) -> float:
 
 
 def packed(offered: ScenarioConfig, budget: int, slower: float) -> dict[str, float]:
-    """First come, first served, by workers that take rows up to `budget` tokens whenever they are free."""
+    """Figures of first come, first served: a free worker takes rows up to `budget` tokens."""
     scenario = build(offered).scenario
     chunks = list(scenario.workload.chunks())
     arrived = np.concatenate([chunk[0] for chunk in chunks]) / 1e6
@@ -231,7 +231,7 @@ def packed(offered: ScenarioConfig, budget: int, slower: float) -> dict[str, flo
 
 
 def figures_of(case: Case, seconds: float) -> dict[str, dict[str, float]]:
-    """What each contender does, by name."""
+    """The figures of each contender, by name."""
     seconds *= PARTS.get((case.arrivals, case.workers), 1.0)
     found: dict[str, dict[str, float]] = {}
     for mode in MODES:

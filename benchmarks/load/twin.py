@@ -10,8 +10,8 @@ triton-lengths       all lengths on the worker, each with Triton's own batcher
 cascade, tree        pipelines (flows.py), six workers: a stage behind another; one whose rows become many
 tokens:POLICY        OTAS's queries on a body at several token counts, by policy (flows.py)
 
-Loads are shares of what the simulation carries. What an execution takes beyond the profile, and the way there and back,
-are measured before the runs, apart from them, and told to the simulator.
+Loads are shares of the simulated capacity. The overhead of an execution beyond the profile, and of the way there and
+back, is measured separately before the runs and given to the simulator.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from benchmarks.load import study
 
 STEP = 32  # tokens between the lengths
 TIMEOUT_MS = 10 * study.SLO_MS  # the gateway's default
-# What is measured of executions: a worker that always has rows of one length waiting, for so many seconds.
+# Measurement of executions: a worker that always has rows of one length waiting, for PRESSED_S seconds.
 MEASURED = (32, 64, 128, 256, 512)  # tokens
 PRESSED, PRESSED_S = 1.2, 4.0  # of what it can do
 COUNTED = (0.3, 0.9)  # of the answers
@@ -48,7 +48,7 @@ Figures = dict[str, float]
 
 
 class Subject(Protocol):
-    """Something that is served. `slo_ms`: by the clock of those who serve it."""
+    """A served subject. `slo_ms`: by the server's clock."""
 
     @property
     def slo_ms(self) -> float: ...
@@ -57,10 +57,10 @@ class Subject(Protocol):
     def workers(self) -> int: ...
 
     def write(self, work: Path) -> Mapping[str, Mapping[str, Any]]:
-        """Repositories; what serve.toml says of them."""
+        """Write the repositories; returns their settings for serve.toml."""
 
     def prepare(self, endpoint: str, http: int) -> Mapping[str, float]:
-        """Measure what the simulator is told."""
+        """Measure the simulator's inputs."""
 
     def compare(self, endpoint: str, load: float, seconds: float) -> tuple[Figures, Figures | None]:
         """Figures of the served side, and of the simulated one."""
@@ -83,7 +83,7 @@ class Replayed:
 
 @dataclasses.dataclass(frozen=True)
 class Beyond:
-    """Milliseconds, of the slower engines: what takes longer than the latency profile says."""
+    """Overheads beyond the latency profile, in milliseconds of the slower engines."""
 
     batch_ms: float  # of each execution
     token_ms: float  # of each token in it, padding included
@@ -99,7 +99,7 @@ def trace_of(made: Any, slower: float) -> Trace:
 
 
 def twin(made: Any, trace: Trace, slower: float, beyond: Beyond) -> Any:
-    """The scenario of a trace, at the speed of the profile, with what was measured beside that."""
+    """The scenario of a trace, at the speed of the profile, plus the measured overheads."""
     fast = dataclasses.replace(trace, arrived_at_s=trace.arrived_at_s / slower)
     hop_ms = beyond.request_ms / 3 / slower  # at the client, to the worker, and back
     return dataclasses.replace(
@@ -119,7 +119,7 @@ def twin(made: Any, trace: Trace, slower: float, beyond: Beyond) -> Any:
 
 
 def rate_of(done: Any) -> float:
-    """Rows per second, of the instants of their ends in ms."""
+    """Rows per second, from their end times in ms."""
     first, last = (round(part * len(done)) for part in COUNTED)
     ends = np.sort(done)
     return float((last - first) / (ends[last] - ends[first]) * 1000)
@@ -157,8 +157,8 @@ class Rows:
         return build(offered).scenario
 
     def prepare(self, endpoint: str, http: int) -> Mapping[str, float]:
-        """Rows alone, and more rows of one length than the workers can do: how long they take beside the same ones
-        simulated by the profile; the difference by executions, and by tokens in them."""
+        """Send lone rows, then more rows of one length than the workers can do, and compare their times with the
+        simulation by the profile; returns the difference per execution and per token in it."""
         if self.batcher:
             return {}
         made = self.scenario(1.0, 1.0, "mix")
@@ -192,7 +192,7 @@ class Rows:
         return np.asarray(latency_us(self.replay(endpoint, trace).records) / 1000)
 
     def simulate_ms(self, made: Any, trace: Trace) -> NDArray[np.float64]:
-        """The same in the simulator, in times of the slower engines."""
+        """Simulated latency of each row, in times of the slower engines."""
         result = run(dataclasses.replace(twin(made, trace, self.slower, self.beyond), record=True))
         assert result.columns is not None
         return np.asarray(result.columns["latency_ns"] / 1e6 * self.slower)
@@ -230,7 +230,7 @@ ROWS = {  # dynamic, Triton's batcher, batching
 
 
 def subject_of(name: str, args: argparse.Namespace) -> Subject:
-    """SystemExit where there is no such subject."""
+    """The subject of this name; SystemExit if there is none."""
     from benchmarks.load import flows  # which uses this
 
     if name in ROWS:

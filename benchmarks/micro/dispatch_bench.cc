@@ -1,13 +1,13 @@
 // Time of the dispatch core at a steady load: one arrival and one finish at a time, so that every heap really moves.
 //
 // The setting follows section 5.1.4 of the paper: 12 runtimes, 200 to 1,200 instances, two concurrent requests for each
-// instance, L levels looked at. Lengths are log-normal, as tweets are; the finished request is drawn at random. Random
-// numbers are drawn beforehand, so what is timed is the scheduler.
+// instance, L levels examined. Lengths are log-normal, like those of tweets; the finished request is drawn at random.
+// Random numbers are drawn beforehand, so only the scheduler is timed.
 //
 // Reported, all for a single thread:
 //   ns_pair       median over the repetitions' slices of one arrive + one finish
 //   ns_decision   median of arrive alone, heap update included (slices of arrivals only)
-//   demoted       share of requests that started above their ideal level: the quality beside the time
+//   demoted       share of requests that started above their ideal level: quality, in addition to time
 // `batches`: the same per row, where instances hold all lengths and execute batches of 16.
 //
 // `pair` keeps two requests outstanding per instance throughout. With `capacity` 0 an instance's M is what it does in
@@ -60,7 +60,7 @@ const Draws& draws() {
   return all;
 }
 
-// Instances per level in proportion to the work that its lengths bring; at least one.
+// Instances per level, proportional to the work of its lengths; at least one.
 std::vector<int> allocation(int instances, int levels) {
   const auto width = static_cast<std::int32_t>(kLevels * kStep / levels);
   std::vector<double> work(static_cast<std::size_t>(levels), 0.0);
@@ -102,7 +102,7 @@ Scheduler make_for(Policy policy, const benchmark::State& state) {
               static_cast<int>(state.range(2)));
 }
 
-// A steady load of two requests for each instance, moved on by one arrival and one finish.
+// A steady load of two requests for each instance; each step is one arrival and one finish.
 class Load {
  public:
   // `limited`: each request is due after 150 ms and dead after a second.

@@ -1,4 +1,4 @@
-// What a decision of a cascade costs: confidence and rule by labels, and the choice of words by tokens.
+// Cost of a cascade's decision: confidence and rule by labels, and the choice of words by tokens.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// A ModelInfer server that answers at once with a fixed output: the cheapest upstream there is, so that a bench in
-// front of it sees the gateway's cost and not the upstream's. For benches only; every model name is known and ready.
+// A ModelInfer server that answers at once with a fixed output: the cheapest possible upstream, so that a bench in
+// front of it measures the gateway's cost, not the upstream's. For benches only; every model name is known and ready.
 //
 //   arlo-instant-upstream [--port 0] [--output NAME:DATATYPE:1,384] [--input NAME]...
 //
-// One thread on src/transport, without streams. Its statistics say how many requests it was sent, under any model's
-// name. Prints {"port": N} once it listens; SIGTERM or SIGINT ends it.
+// One thread on src/transport, without streams. Its statistics count all requests received, under any model's name.
+// Prints {"port": N} once it listens; SIGTERM or SIGINT ends it.
 
 #include <grpcpp/support/status_code_enum.h>
 

@@ -1,4 +1,4 @@
-// What a pipeline's core costs: a visit's decision beside the scheduler's, the tables and prices of a router, and stage
+// Cost of a pipeline's core: a visit's decision in addition to the scheduler's, a router's tables and prices, and stage
 // rows through the simulator.
 #include <benchmark/benchmark.h>
 

@@ -1,4 +1,4 @@
-// What it costs to make token ids of a text: text_bench TOKENIZER_JSON. English, and French with an accent in every
+// Cost of tokenising a text: text_bench TOKENIZER_JSON. English, and French with an accent in every
 // word.
 #include <benchmark/benchmark.h>
 
@@ -18,7 +18,7 @@ Tokenizer* tokenizer = nullptr;
 
 void encode(benchmark::State& state, const std::string& words) {
   const auto tokens = static_cast<std::size_t>(state.range(0));
-  // Another text in each turn, so that the processor does not learn it by heart.
+  // A different text in each turn, so that the branch predictor does not learn it.
   std::vector<std::string> texts(64);
   Encoding encoding;
   for (std::size_t i = 0; i < texts.size(); ++i) {

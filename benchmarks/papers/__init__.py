@@ -1,1 +1,1 @@
-"""The papers as printed, where the product does something better: runnable, to compare with."""
+"""The papers' algorithms as printed, runnable for comparison, for parts that the product improves."""

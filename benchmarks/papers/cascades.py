@@ -1,13 +1,13 @@
-"""The cascades of Tabi (EuroSys'23) and HybridServe (ICDCS'25) beside what their own numbers give here.
+"""The cascades of Tabi (EuroSys'23) and HybridServe (ICDCS'25) compared with results from their own numbers here.
 
     python -m benchmarks.papers.cascades
 
-Tabi: confidences are drawn from what its Fig. 8 says of SST-2 and MNLI (Eq. 4 acts like a cut at (1 + c) / 2), and
-answers are right as often as section 7.3 says of rows above and below the cut. Its mean of Table 2 is simulated, one
-worker for each stage and almost no load, as the paper measures in a closed loop; Table 5 in the same way, with its
-exits; of the eight tasks without a breakdown, the share of rows that Table 2 implies to go on. HybridServe: energy is
-the sum of reach times energy, with energy by parameters, and what follows from the exits that it prints; replicas by
-its rule on 12 GPUs. Nothing is tuned; where two numbers of a paper disagree, both are shown.
+Tabi: confidences follow its Fig. 8 for SST-2 and MNLI (Eq. 4 acts like a cut at (1 + c) / 2), and the accuracy of rows
+above and below the cut follows section 7.3. Its mean of Table 2 is simulated with one worker for each stage and almost
+no load, as the paper measures in a closed loop; Table 5 in the same way, with its exits. For the eight tasks without a
+breakdown, the share of rows that escalate is the one that Table 2 implies. HybridServe: energy is the sum of reach
+times energy, with energy by parameters and by the exits that it prints; replicas by its rule on 12 GPUs. Nothing is
+tuned; if two numbers of a paper disagree, both are shown.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ TABI: dict[str, dict[str, Any]] = {
         "paper": {"exits": {0.75: 0.594, 0.85: 0.494, 0.95: 0.16}, "accuracy": 0.904, "mean_ms": 20.3},
     },
 }
-OVERHEAD_MS = 2.3  # what MNLI's mean is above the sum of its parts; the paper says at most 5
-# Table 2, mean ms: INFaaS and Tabi, of the tasks that nothing else is said of.
+OVERHEAD_MS = 2.3  # excess of MNLI's mean over the sum of its parts; the paper says at most 5
+# Table 2, mean ms: INFaaS and Tabi, for the tasks without other figures.
 OTHERS = {
     "RTE": (38.1, 30.0), "QQP": (25.4, 16.0), "MRPC": (24.9, 16.5), "CoLA": (22.5, 15.7), "QNLI": (26.0, 18.7),
     "STS-B": (21.2, 13.4), "MASSIVE": (20.9, 13.5), "CLINC": (21.3, 14.8),
@@ -158,7 +158,7 @@ def _said(confidence: NDArray[np.float64]) -> Journeys:
 
 
 def _median(result: Result) -> float:
-    """Of rows that take the mean time of their stage."""
+    """Median ms if each row takes the mean time of the stage where it exits."""
     at = int(np.searchsorted(np.cumsum(result.figures.more["exits"]), 0.5))
     return float(result.figures.more["exit_ms"][at]["mean"])
 

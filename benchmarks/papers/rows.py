@@ -15,7 +15,7 @@ Terms = Sequence[tuple[int, float]]  # (column, factor)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Solved:
-    """What HiGHS found: columns, the value of the objective, a proven lower bound of it."""
+    """A solution by HiGHS: columns, the value of the objective, a proven lower bound of it."""
 
     values: tuple[float, ...]
     bound: float
@@ -44,7 +44,7 @@ class Program:
         self.rows.append((low, terms, high))
 
     def solve(self, highspy: Any, *, gap: float, start: dict[int, float], time_limit_s: float) -> Solved | None:
-        """By HiGHS, on one thread; None when time ran out before there was a solution.
+        """Solve by HiGHS, on one thread; None if time ran out before there was a solution.
 
         `start`: values of some columns to begin with. SolverError when HiGHS fails or finds no solution at all.
         """

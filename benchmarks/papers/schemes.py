@@ -1,4 +1,4 @@
-"""Cascades of Tabi, HybridServe, INFaaS and Cocktail in a simulated scenario, beside those that Arlo finds.
+"""Cascades of Tabi, HybridServe, INFaaS and Cocktail in a simulated scenario, compared with those that Arlo finds.
 
 python -m benchmarks.papers.schemes examples/simulate/cascade_sst2.toml --scheme tabi --c 0.95
 """
@@ -48,7 +48,7 @@ class Scheme:
     k: float = 10.0  # of Eq. 4, which the paper does not give
 
     def of_records(self, study: Study, section: CascadeSection, *, seed: int) -> Chosen:
-        """Searched on the select split."""
+        """The scheme's choice, searched on the select split."""
         select = study.of(SELECT)
         accuracy = [float((each.answer == select.truth).mean()) for each in select.said]
         target = self._target(accuracy[-1], section)
@@ -65,7 +65,7 @@ class Scheme:
     def of_population(
         self, drawn: Drawn, ms: Floats, names: Sequence[str], section: CascadeSection, *, seed: int
     ) -> Chosen:
-        """Searched on rows drawn; `ms` [rows, stages]."""
+        """The scheme's choice, searched on drawn rows; `ms` [rows, stages]."""
         stages = range(len(names))
         table = Table(drawn.confidence, drawn.right, ms)
         accuracy = drawn.right.mean(axis=0)
@@ -91,7 +91,7 @@ class Scheme:
         return last - section.tolerance if self.accuracy is None else self.accuracy
 
     def _c(self, table: Table, target: float) -> float:
-        """Eq. 4 is taken as the cut that it acts like."""
+        """The least c that is accurate enough; Eq. 4 is treated as the cut that it acts like."""
         if self.c is not None:
             return self.c
         good = [c for c in tabi.C_STEPS if table.measure(np.full(table.stages - 1, (1 + c) / 2))[0] >= target]
@@ -123,7 +123,7 @@ def _cheapest_vote(drawn: Drawn, ms: Floats, target: float) -> tuple[int, ...] |
 
 
 def simulated(config: ScenarioConfig, scheme: Scheme) -> dict[str, Any]:
-    """What becomes of the rows of a scenario with a cascade, as this scheme runs it."""
+    """Outcomes of the rows of a scenario with a cascade, as this scheme runs it."""
     scenario = build(config, of_records=scheme.of_records, of_population=scheme.of_population).scenario
     assert isinstance(scenario.served, ServedCascade)
     if scenario.served.rules is None and len(scenario.served.names) > 1:
@@ -161,7 +161,7 @@ def voted(scenario: Scenario, served: ServedCascade) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what became of the rows as JSON."""
+    """Print the rows' outcomes as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("scenario", type=Path, help="a scenario file with [cascade]")

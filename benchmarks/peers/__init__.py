@@ -1,1 +1,1 @@
-"""Arlo beside other servers of embeddings: the real ones, on this machine, the same model, texts and arrivals."""
+"""Arlo compared with other embedding servers: the real ones, on this machine, the same model, texts and arrivals."""

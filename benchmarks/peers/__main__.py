@@ -1,9 +1,9 @@
-"""Arlo beside other servers of embeddings on this machine.
+"""Compare Arlo with other embedding servers on this machine.
 
     python -m benchmarks.peers --duration 30 [--json] [--only arlo triton ...]
 
-Each rival is installed from PyPI into an environment of its own (~/.cache/arlo/peers, some 4 GB), and asked over its
-own HTTP API. docs/peers.md says what is measured and what was found. Not part of `make bench`.
+Each rival is installed from PyPI into its own environment (~/.cache/arlo/peers, some 4 GB) and called over its own HTTP
+API. docs/peers.md describes the measurements and the results. Not part of `make bench`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """ConfigError says which option is wrong."""
+    """The options of the command line. ConfigError names the wrong option."""
     low, high = args.rates
     if not 0 < low < high:
         raise ConfigError(f"--rates are LOW and HIGH, above 0, not {low:g} and {high:g}")
@@ -74,7 +74,7 @@ def options_of(args: argparse.Namespace) -> Options:
 
 
 def install(options: Options) -> None:
-    """The environments of the rivals, as far as they are not there."""
+    """Install the missing environments of the rivals."""
     for environment in {
         rival.environment.name: rival.environment for rival in options.rivals if rival.environment
     }.values():
@@ -120,7 +120,7 @@ async def _compare(options: Options) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The exit code."""
+    """Run the comparison and return the exit code."""
     args = parser().parse_args()
     try:
         options = options_of(args)

@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is compared, and how."""
+    """The settings of a comparison."""
 
     rivals: tuple[Rival, ...]
     duration_s: float
@@ -52,7 +52,7 @@ class Options:
 
 @dataclasses.dataclass(kw_only=True)
 class Figures:
-    """What was found of one server. Times of the equal rate are medians over its rounds."""
+    """The figures of one server. Times of the equal rate are medians over its rounds."""
 
     name: str
     what: str
@@ -67,7 +67,7 @@ class Figures:
 
 
 def make_texts(spec: str, seed: int) -> list[str]:
-    """Texts with lengths drawn by `spec`, cut to what the model takes."""
+    """Texts with lengths drawn by `spec`, cut to the model's limit."""
     lengths = parse_length_spec(spec).draw(TEXTS, np.random.default_rng([seed, 1]))
     source = TextSource(demo_model_path())
     rows = (source.row(int(np.clip(length, 3, MAX_TOKENS)), key).text for key, length in enumerate(lengths))
@@ -75,7 +75,7 @@ def make_texts(spec: str, seed: int) -> list[str]:
 
 
 async def compare(options: Options, say: Say) -> dict[str, Any]:
-    """All figures, as JSON has them. WorkerError when a server does not start, or its vectors are others."""
+    """All figures, in JSON types. WorkerError if a server does not start, or its vectors differ."""
     texts = make_texts(options.lengths, options.seed)
     with tempfile.TemporaryDirectory(prefix="arlo-peers-") as name:
         work = Path(name)
@@ -152,7 +152,7 @@ def _last_lines(folder: Path) -> str:
 
 
 async def _build_arlo(options: Options, work: Path, say: Say) -> None:
-    """Let `arlo up` compile all that it will serve: else it would build beside what is measured."""
+    """Let `arlo up` compile everything it will serve; else it would build during the measurement."""
     setting = dataclasses.replace(_setting(work, "arlo-build", options), events=True)
     log = setting.work / "arlo.log"
     deadline_s = time.monotonic() + options.build_s
@@ -179,7 +179,7 @@ def json_lines(log: str) -> list[dict[str, Any]]:
 
 
 def built(lines: Sequence[dict[str, Any]]) -> bool:
-    """Whether `arlo up` has said that it took up what it built, or its repository has runtimes of single lengths."""
+    """Whether `arlo up` logged that it deployed its build, or its repository has runtimes of single lengths."""
     if any(line.get("event") == "built" for line in lines):
         return True
     ready = next((line for line in lines if "config" in line and "api" in line), None)
@@ -201,7 +201,7 @@ async def _vectors(server: Server, texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 async def _search(options: Options, found: dict[str, tuple[Server, Figures]], texts: Sequence[str], say: Say) -> None:
-    """Each server's next rate in turn, until all are found."""
+    """Try each server's next rate in turn, until all are found."""
     searches = {name: Search(options.rates) for name in found}
     while any(search.next is not None for search in searches.values()):
         for name, search in searches.items():
@@ -221,7 +221,7 @@ async def _search(options: Options, found: dict[str, tuple[Server, Figures]], te
 async def _equal(
     options: Options, rate: float, found: dict[str, tuple[Server, Figures]], texts: Sequence[str], say: Say
 ) -> None:
-    """All servers at one rate, in turn, `rounds` times."""
+    """Measure all servers at one rate, in turn, `rounds` times."""
     fields = ("p50_ms", "p98_ms", "cpu_ms", "rss_mb")
     got: dict[str, list[Run]] = {name: [] for name in found}
     for number in range(options.rounds):

@@ -1,4 +1,4 @@
-"""A virtual environment for each rival, under the cache; what is installed in one is written down in it."""
+"""A virtual environment for each rival, under the cache; each records its installed packages."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
+        """The folder of the environment."""
         return cache() / self.name
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The environment's interpreter."""
         return self.folder / "bin" / "python"
 
     @property
     def site(self) -> Path:
-        """Its packages."""
+        """The environment's site-packages."""
         return self.folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
     def ready(self) -> bool:
@@ -44,7 +44,7 @@ class Environment:
         return self.python.exists() and stamp.is_file() and json.loads(stamp.read_text())["asked"] == [*self.packages]
 
     def install(self) -> None:
-        """Make it, or bring it to these packages. EnvironmentProblem with pip's last words when it cannot be had."""
+        """Create the environment or update its packages. EnvironmentProblem with the end of pip's output on failure."""
         if not self.python.exists():
             _run([sys.executable, "-m", "venv", str(self.folder)], f"no virtual environment at {self.folder}")
         extra = ["-c", str(ROOT / "constraints.txt")] if self.constrained else []
@@ -59,7 +59,7 @@ class Environment:
 
 
 def cache() -> Path:
-    """~/.cache/arlo/peers, or as $XDG_CACHE_HOME says."""
+    """The cache folder: ~/.cache/arlo/peers, or below $XDG_CACHE_HOME."""
     return user_cache_dir() / "peers"
 
 

@@ -1,4 +1,4 @@
-"""Open-loop load over HTTP: requests leave when they are due, whatever became of those before them."""
+"""Open-loop load over HTTP: requests leave when they are due, regardless of earlier ones."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def run(
 ) -> Run:
     """Poisson arrivals at `rate` for `duration_s`, one text each; the same texts and arrivals for every server.
 
-    With `stop_early` it ends once more are late than may be.
+    With `stop_early` it ends once more requests are late than allowed.
     """
     due_s = arrivals(rate, duration_s, seed)
     bodies = [server.encode(text) for text in texts]
@@ -126,7 +126,7 @@ async def run(
 
 
 async def settle(server: Server, text: str, slo_s: float) -> None:
-    """Until three answers in a row are on time again: what a run left behind must not be the next one's.
+    """Wait until three answers in a row are on time again, so that a run's backlog does not burden the next run.
 
     WorkerError when that takes too long.
     """
@@ -146,7 +146,7 @@ async def settle(server: Server, text: str, slo_s: float) -> None:
 
 
 async def rest(server: Server) -> None:
-    """Until it computes nothing any more of what its clients have given up: the next server's run needs the cores."""
+    """Wait until it no longer computes abandoned requests: the next server's run needs the cores."""
     deadline_s = time.monotonic() + SETTLE_S
     busy_s = server.usage()[0]
     while time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""The servers: what each needs, how it is started, and how it is asked."""
+"""The servers: their requirements, how they are started, and their APIs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TRITON = Environment(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a server is started with."""
+    """The settings that a server is started with."""
 
     work: Path  # for its files and logs
     slo_ms: int
@@ -64,7 +64,7 @@ Start = Callable[[Setting, contextlib.AsyncExitStack], tuple[str, list[int]]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """`start` returns the URL that takes texts, and the processes to count; it enters on the stack what ends them."""
+    """A server. `start` returns the URL for texts and the processes to count, and puts their cleanup on the stack."""
 
     name: str
     what: str
@@ -108,8 +108,8 @@ def _process(
     *,
     shm_prefix: str = "",
 ) -> int:
-    """Start one under a guard, to be ended with the stack."""
-    # Nothing of this environment's: a rival finds its own packages, and asks nobody for models.
+    """Start a process under a guard; it ends with the stack."""
+    # Nothing of this environment's: a rival finds its own packages, and downloads no models.
     clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1"}
     process = GuardedProcess.start(
@@ -149,7 +149,7 @@ def _infinity(engine: str) -> Start:
         command += ["--engine", engine]
         command += ["--served-model-name", MODEL, "--device", "cpu", "--host", HOST, "--port", str(port)]
         command += ["--no-bettertransformer"]
-        command += ["--pooling-method", "mean"]  # with optimum it takes the first token's where nothing is said
+        command += ["--pooling-method", "mean"]  # with optimum it takes the first token's by default
         off = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "HF_HOME": str(cache() / "huggingface")}
         return f"http://{HOST}:{port}/embeddings", [_process(f"infinity-{engine}", command, off, setting, stack)]
 

@@ -32,7 +32,7 @@ class Search:
         return self.rates[(self._low + self._high) // 2] if self._high - self._low > 1 else None
 
     def tell(self, passed: bool) -> None:
-        """What became of `next`."""
+        """Record the result of the rate from `next`."""
         middle = (self._low + self._high) // 2
         if passed:
             self._low = middle
@@ -52,7 +52,7 @@ class Search:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What came of one run at one rate."""
+    """The result of one run at one rate."""
 
     rate: float  # rows/s that were asked for
     sent: int

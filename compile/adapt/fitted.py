@@ -1,5 +1,5 @@
-"""What was fitted for one task, kept in the folder that `arlo adapt` wrote: so that another task can be added to the
-body later, by tables that have one more entry."""
+"""Fitted heads and prompts of one task, kept in the folder that `arlo adapt` wrote, so that another task can be added
+to the body later as one more entry of the tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Fitted:
     prompts: Mapping[str, Prompts] = dataclasses.field(default_factory=dict)
 
     def save(self, file: Path) -> None:
-        """As .npz."""
+        """Write the head to `file` as .npz."""
         file.parent.mkdir(parents=True, exist_ok=True)
         arrays = {"labels": np.array(self.head.labels), "weight": self.head.weight, "bias": self.head.bias}
         for count, found in self.prompts.items():
@@ -34,7 +34,7 @@ class Fitted:
 
     @classmethod
     def load(cls, file: Path) -> Fitted:
-        """ConfigError when it cannot be read."""
+        """Read the file. ConfigError when it cannot be read."""
         try:
             with np.load(file, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
@@ -53,8 +53,8 @@ class Fitted:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Before:
-    """Tasks that there are already, by their numbers, which come first; room: classes that their tables hold of each,
-    0: there are no tables yet."""
+    """Existing tasks by number; they come first. room: classes per task in their tables; 0: there are no tables
+    yet."""
 
     tasks: Mapping[str, Fitted] = dataclasses.field(default_factory=dict)
     room: int = 0

@@ -1,11 +1,11 @@
 """The steps of `arlo adapt`, each kept in the cache as soon as it is done, keyed by what it depends on:
 
-    adapt-head       what was fitted on the unchanged body
+    adapt-head       the heads fitted on the unchanged body
     adapt-variant    a variant's file, held to its torch module
-    adapt-accuracy   which measured rows it is right about
-    adapt-latency    one turn of measurements, of all files of a run
+    adapt-accuracy   which measured rows it answers correctly
+    adapt-latency    one round of measurements over all files of a run
 
-So a run that is stopped goes on where it was, and further counts, lengths or rows cost their own work only.
+So an interrupted run resumes where it left off, and further counts, lengths or rows cost only their own work.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[Any]]
 ARRAYS = "arrays.npz"
-# What decides a variant's file and its answers.
+# Code that determines a variant's file and its answers.
 _CODE = tuple(
     f"adapt/{name}" for name in ("variant", "merge", "vision", "prompts", "tasks", "texts", "pictures", "tokens")
 )
 
 
 def digest(*parts: object) -> str:
-    """sha256 of arrays by their content, and of anything else by what it prints as."""
+    """sha256 of arrays by their content, and of other objects by their printed form."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):
@@ -52,7 +52,7 @@ def digest(*parts: object) -> str:
 
 
 def body_of(model: SourceModel) -> dict[str, Any]:
-    """What a body's answers depend on."""
+    """Inputs that determine a body's answers."""
     files = {name: model.tokenizer_folder / name for name in KEPT_FILES}
     read = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()}
     return {
@@ -81,7 +81,7 @@ def arrays_step(
 def head_step(
     cache: Cache, model: SourceModel, of: str, labels: Sequence[str], fit: Callable[[], Head]
 ) -> tuple[Head, Entry]:
-    """A head on the unchanged body. of: a digest of the rows that it is fitted on and of what they are."""
+    """A head on the unchanged body. of: a digest of the rows that it is fitted on and of their labels."""
     parts = {
         "body": body_of(model),
         "rows": of,
@@ -99,8 +99,8 @@ def head_step(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Examined:
-    """A variant: its file, beside its torch module, and of each task whether it is right about each row that it
-    takes."""
+    """A variant: its file compared with its torch module, and, per task, whether it answers each row that it accepts
+    correctly."""
 
     plan: Plan
     path: Path
@@ -125,7 +125,7 @@ class Examiner:
             ended(self.subject.prepare(), f"{self.subject.fitted} fitted on, {self.subject.measured} measured", "")
 
     def examine(self, plan: Plan) -> Examined:
-        """Two steps: a file that agrees with its torch module; what it says of the measured rows."""
+        """Run two steps: export a file that agrees with its torch module, then answer the measured rows with it."""
         exported = self.report.run("variant", plan.name, lambda: self._exported(plan), _agreement)
         path = link_out(exported, self.out / "models" / plan.name) / "model.onnx"
         found: Arrays = {}
@@ -153,8 +153,8 @@ class Examiner:
     def latencies(
         self, examined: Sequence[Examined], batches: Sequence[int], *, fresh: bool = False
     ) -> dict[str, dict[int, float]]:
-        """Median ms of full rows by variant and batch, in `measure.ROUNDS` steps; each a turn of all variants, one
-        after another, so that what disturbs disturbs all. fresh: measure again what was."""
+        """Median ms of full rows by variant and batch, in `measure.ROUNDS` steps. Each step measures all variants in
+        turn, so that a disturbance affects them all. fresh: repeat measurements that the cache holds."""
         parts = {
             "files": {each.plan.name: each.sha256 for each in examined},
             "batches": list(batches),

@@ -1,4 +1,4 @@
-"""What a variant's ONNX file says and how long it takes, on ONNX Runtime on the CPU; and heads for a body."""
+"""Answers and times of a variant's ONNX file in ONNX Runtime on the CPU; and heads for a body."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ROUNDS = 7  # turns of measured latencies
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compared:
-    """The file beside the torch module that it was made from."""
+    """The file compared with the torch module that it was made from."""
 
     rows: int
     max_abs_diff: float
-    differing: float  # share of the rows whose answer is another one by more than rounding
+    differing: float  # share of the rows whose answer differs by more than rounding
     agreement: float  # share of the rows with the same label
 
 
@@ -49,7 +49,7 @@ def encode(tokenizer: Path, texts: Sequence[str], length: int) -> list[tuple[int
 
 
 def padded(inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], width: int) -> dict[str, NDArray[np.int64]]:
-    """Rows of ids as the model's inputs [rows, width]; of several tasks each of any, drawn by its ids."""
+    """Rows of ids as the model's inputs [rows, width]; with several tasks, a row's ids pick its task."""
     return pad(inputs, [Row(ids, (0,) * len(ids)) for ids in rows], width)
 
 
@@ -63,8 +63,8 @@ def open_session(path: Path, threads: int) -> Any:
 def answers(
     session: Any, inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], length: int, task: int | None = None
 ) -> NDArray[np.float32]:
-    """The answer [rows, answer] to each row, padded to `length`, in batches. task: of all rows, where there are
-    several; None: each row is of any, drawn by its ids."""
+    """The answer [rows, answer] to each row, padded to `length`, in batches. task: of all rows, if there are several
+    tasks; None: a row's ids pick its task."""
     return np.concatenate([session.run(None, given)[0] for given in batches(inputs, rows, length, task)])
 
 
@@ -77,12 +77,12 @@ def batches(
 
 
 def of_task(task: int, rows: int) -> dict[str, NDArray[np.int64]]:
-    """The input that says that all rows are of this task."""
+    """The input that assigns all rows to this task."""
     return {TASK: np.full((rows, 1), task, np.int64)}
 
 
 def agreed(said: NDArray[np.float32], wanted: NDArray[np.float32]) -> Compared:
-    """Compare what a file and its torch module say, [rows, classes] each. CompileError when they do not agree."""
+    """Compare the answers of a file and its torch module, [rows, classes]. CompileError when they disagree."""
     real = wanted > NO_CLASS / 2
     if ((said > NO_CLASS / 2) != real).any():
         raise CompileError("adapt: the exported variant has classes where the torch model has none")
@@ -119,8 +119,8 @@ def timed(
 ) -> dict[str, dict[int, float]]:
     """ms by variant and number of rows, once each, one after another.
 
-    batch: the inputs of so many rows for a variant. Times are of CPU, for other work on the machine would be counted
-    otherwise, shared by `threads`, which are kept busy.
+    batch: the inputs of so many rows for a variant. Times are CPU time, which excludes other work on the machine,
+    divided by `threads`, which are kept busy.
     """
     taken: dict[str, dict[int, float]] = {name: {} for name in sessions}
     for name, session in sessions.items():
@@ -133,7 +133,7 @@ def timed(
 
 
 def embed(model: SourceModel, rows: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-    """What the unchanged model makes of each row, [rows, width]."""
+    """The unchanged model's embedding of each row, [rows, width]."""
     with known_noise_silenced():
         import torch
 

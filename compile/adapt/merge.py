@@ -5,10 +5,10 @@ Token merging (ToMe, arXiv 2210.09461; OTAS, arXiv 2401.05031, sections II-C and
 * padding goes first: two padding tokens are always the most alike, and a padding token never meets a real one, so a
   short row loses nothing while there is padding;
 * the first token and the last one, which heads and the model read, are neither merged nor merged into;
-* answers of single tokens are those of what a token was merged into (`Merging.unmerged`): each layer says where its
-  tokens went, so that every token knows its place among those that are left;
-* a token's size is how many tokens it stands for, 0 for padding: attention adds its logarithm to the logits of the key
-  (which is the mask, too), and mean pooling weighs by it.
+* a token's answer is that of the token it was merged into (`Merging.unmerged`): each layer records where its tokens
+  went, so that every token knows its place among the remaining ones;
+* a token's size is the number of tokens it stands for, 0 for padding: attention adds its logarithm to the logits of the
+  key (which also serves as the mask), and mean pooling weighs by it.
 
 Shapes are static and operators plain (TopK, GatherElements, MatMul), so every engine takes the graph.
 """
@@ -37,7 +37,7 @@ class Step(NamedTuple):
     target: torch.Tensor
 
     def places(self, tokens: int) -> torch.Tensor:
-        """Where each of the layer's tokens is afterwards, [rows, tokens]."""
+        """The place of each of the layer's tokens after the merge, [rows, tokens]."""
         import torch
 
         even, merged = (tokens + 1) // 2, self.source.shape[1]
@@ -59,9 +59,9 @@ def merge_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Step]:
     """Merge `merged` tokens of each row away.
 
-    hidden: [rows, tokens, width]; metric: [rows, tokens, dim], what is compared; size: [rows, tokens], 0 for padding;
-    kept: [rows, tokens], above 0 for tokens that are left alone. Returns the same for tokens - merged, the even tokens
-    that stay before the odd ones, and what was merged. Of equals the one at the lower position goes.
+    hidden: [rows, tokens, width]; metric: [rows, tokens, dim], the vectors compared; size: [rows, tokens], 0 for
+    padding; kept: [rows, tokens], above 0 for tokens left alone. Returns hidden, size and kept for tokens - merged,
+    remaining even tokens before odd ones, and the merge itself. Among equals, the token at the lower position goes.
     """
     import torch
 
@@ -76,7 +76,7 @@ def merge_tokens(
     never = torch.clamp(one + left, max=1.0)
     scores = scores * (1 - both) * (1 - never) + _ALIKE * both + _NEVER * never
     best, target = scores.max(-1)
-    # Equals go by position, whatever an engine's TopK makes of them: so padding goes in order.
+    # Ties go by position, independent of an engine's TopK: so padding goes in order.
     ranked = best - _TIE * torch.arange(best.shape[1], device=hidden.device).to(hidden.dtype)
     order = torch.topk(ranked, ranked.shape[1], dim=-1).indices
     source, rest = order[:, :merged], order[:, merged:]
@@ -131,7 +131,7 @@ def merging_body(body: Any, schedule: Sequence[int]) -> Any:
         def unmerged(
             self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            """`hidden` as of forward, and of each token its place in it, [rows, tokens]; see `spread`."""
+            """`hidden` as from forward, and the place of each token in it, [rows, tokens]; see `spread`."""
             hidden, _, places = self._run(ids, mask, types, follow=True)
             return hidden, places
 
@@ -161,14 +161,14 @@ def merging_body(body: Any, schedule: Sequence[int]) -> Any:
 
 
 def spread(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """What is said of the tokens that are left, [rows, left, width], as said of all: [rows, tokens, width]."""
+    """Values of the remaining tokens, [rows, left, width], spread over all tokens: [rows, tokens, width]."""
     import torch
 
     return torch.gather(values, 1, places.unsqueeze(-1).expand(-1, -1, values.shape[2]))
 
 
 def embedded(body: Any, ids: torch.Tensor, types: torch.Tensor | None) -> torch.Tensor:
-    """What goes into the first layer, [rows, tokens, width]."""
+    """Input of the first layer, [rows, tokens, width]."""
     hidden: torch.Tensor = body.embeddings(input_ids=ids, token_type_ids=types)
     return body.embeddings_project(hidden) if hasattr(body, "embeddings_project") else hidden
 
@@ -178,8 +178,8 @@ def attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The attention block of a layer: its output for the queries `hidden`, and the mean of its keys over the heads.
 
-    read: [rows, keys, width], what keys and values are made of; None: `hidden`. size: [rows, keys], how many tokens
-    each of them stands for; 0: masked.
+    read: [rows, keys, width], the source of keys and values; None: `hidden`. size: [rows, keys], the number of tokens
+    that each of them stands for; 0: masked.
     """
     import torch
 
@@ -198,7 +198,7 @@ def attention(
 
 
 def pool_merged(hidden: torch.Tensor, size: torch.Tensor, modes: Sequence[str], *, normalize: bool) -> torch.Tensor:
-    """Pool `hidden` [rows, left, width] to [rows, width * len(modes)], a token as often as it stands for."""
+    """Pool `hidden` [rows, left, width] to [rows, width * len(modes)], weighting each token by its size."""
     import torch
 
     pooled = []

@@ -1,8 +1,7 @@
-"""What `arlo adapt` does with a vision transformer: heads for its tasks, its variants, and what these say of pictures.
+"""How `arlo adapt` handles a vision transformer: heads for its tasks, its variants, and their answers to pictures.
 
 Pictures come as an .npz file: `rows` [n, channels, height, width] as the model takes them, `labels` [n], or
-`labels_TASK` [n] for each of several tasks, and, where the file says which are to be fitted on, `split` [n]: 0 to fit,
-2 to measure.
+`labels_TASK` [n] for each of several tasks, and optionally `split` [n]: 0 to fit, 2 to measure.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Pictures(Subject):
         before: Before = NOTHING,
         task: str = UNNAMED,
     ) -> None:
-        """task: the name of one whose labels in the file have none. ConfigError for a family that cannot merge."""
+        """task: name of the task whose labels are unnamed in the file. ConfigError for a family that cannot merge."""
         if model.onnx is not None or model.model_type not in FAMILIES or model.task != "embedding":
             raise ConfigError(
                 f"arlo adapt cannot merge tokens of {model.source} ({model.model_type}, {model.task}): of pictures it "
@@ -158,7 +157,7 @@ def _fit(embedded: Callable[[], NDArray[np.float32]], classes: NDArray[np.int64]
 
 
 def _variant(body: Any, plan: Plan, head: Head | Heads) -> Any:
-    """From pixels [rows, channels, height, width], and `task` [rows, 1] of several, to logits [rows, classes]."""
+    """A module from pixels [rows, channels, height, width], and `task` [rows, 1] if several, to logits."""
     import torch
 
     merging = merging_vit(body, plan.schedule)
@@ -181,7 +180,7 @@ def _parts(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
 
 
 def _read(file: Path, limit: int | None) -> tuple[NDArray[np.float32], dict[str, NDArray[np.str_]], NDArray[np.int8]]:
-    """Pictures, their labels by task, and which are for what. ConfigError."""
+    """Pictures, their labels by task, and their split. ConfigError for an invalid file."""
     try:
         with np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}

@@ -2,8 +2,8 @@
 OTAS, arXiv 2401.05031, section III-B). They cost time and may gain accuracy.
 
 Two ways: `accumulate` adds `count` prompts before each layer, where they stay, so that the last one computes layers x
-count more tokens; that is what OTAS's figures fit. `prefix` gives each layer keys and values only, which attention
-reads and nothing else computes on.
+count more tokens; this fits OTAS's figures. `prefix` gives each layer keys and values only, which only attention
+reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCH, RATE = 32, 2e-3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prompts:
-    """What was trained: prompts [layers, count, width], and a head that goes with them."""
+    """Trained prompts [layers, count, width], and the head trained with them."""
 
     values: NDArray[np.float32]
     head: Head
@@ -99,7 +99,7 @@ def train_prompts(
 ) -> Prompts:
     """Prompts and head for labelled rows, the body frozen: AdamW, batches of 32 rows of like lengths.
 
-    head: where it begins; prompts begin as VPT has them, uniform.
+    head: its initial weights; prompts start uniform, as in VPT.
     """
     with known_noise_silenced():
         import torch

@@ -1,7 +1,7 @@
-"""Tasks that share one body: each has labelled texts and classes of its own, and all rows may be in one batch.
+"""Tasks that share one body: each has its own labelled texts and classes, and rows of all tasks may share one batch.
 
-With one task, which has no name, a variant is a classifier as any. With named ones its heads are a table from which the
-input `task` chooses for each row (arlo.catalog.tasks), so another task may be added.
+With one unnamed task a variant is an ordinary classifier. With named tasks its heads form a table from which the input
+`task` chooses for each row (arlo.catalog.tasks), so another task may be added.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Task:
         return dataclasses.replace(self, rows=fitting(self.rows, length), truth=self.truth[fits])
 
     def right(self, logits: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Of its logits [rows, its classes or more], whether each is right."""
+        """Whether each row of the task's logits [rows, its classes or more] is right."""
         return np.asarray(logits[:, : len(self.labels)].argmax(1) == self.truth)
 
 
@@ -73,7 +73,7 @@ def parse_tasks(given: list[str]) -> dict[str, Path]:
 
 
 def check_name(name: str, where: str) -> None:
-    """ConfigError for what is no name of a task."""
+    """Raise ConfigError for an invalid task name."""
     if not name.isidentifier() or name == UNNAMED:
         raise ConfigError(f"{where}: a task needs a name of letters, digits and _, and {UNNAMED!r} is none")
 
@@ -81,8 +81,8 @@ def check_name(name: str, where: str) -> None:
 def read_tasks(
     model: SourceModel, data: Mapping[str, Labelled], length: int, cache: Cache
 ) -> tuple[list[Task], dict[str, Fitted], bool]:
-    """The tasks, what was fitted for each where the model gives embeddings, and whether the cache had it. ConfigError
-    for unfit texts."""
+    """The tasks, the head fitted for each if the model gives embeddings, and whether the cache had it. ConfigError for
+    unsuitable texts."""
     if model.task != "embedding" and list(data) != [UNNAMED]:
         raise ConfigError("named tasks need a body that gives embeddings: this model has a head of its own")
     tasks: list[Task] = []
@@ -134,7 +134,7 @@ def fitting(rows: Sequence[tuple[int, ...]], length: int) -> list[tuple[int, ...
 
 
 def bin_ends(lengths: Sequence[int], longest: int) -> list[int]:
-    """Of length bins, ascending up to `longest`: the maximum lengths, ascending, and parts of the last of them."""
+    """Ends of the length bins, ascending up to `longest`: `lengths` (ascending) and fractions of the last of them."""
     last = lengths[-1]
     return sorted(end for end in {last // 4, last // 2, last - 1, *lengths} if 0 < end <= longest)
 

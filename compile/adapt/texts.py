@@ -61,21 +61,21 @@ class Subject(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> bool:
-        """Read the rows, and fit heads where the model gives embeddings; whether these were all in the cache.
-        ConfigError for unfit data."""
+        """Read the rows, and fit heads if the model gives embeddings; returns whether the cache had them all.
+        ConfigError for unsuitable data."""
 
     @abc.abstractmethod
     def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
-        """Of each task, whether each measured row that the variant takes is right. Of the longest variants that is
-        every row, cut where it is longer; of others those that fit."""
+        """Whether each measured row that the variant accepts is right, by task. The longest variants accept every row,
+        cut to their length; the others accept the rows that fit."""
 
     def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
-        """The variant that merges so many tokens a layer, or has so many prompts; of a maximum length, or the longest
-        one. ConfigError when there are too few tokens, and for a kind that it cannot be."""
+        """The variant that merges `count` tokens a layer, or has `count` prompts, for a maximum length (None: the
+        longest). ConfigError when there are too few tokens, and for a kind that the subject does not support."""
         return plan_variant(self._model, length or self._length, count, kind)
 
     def made_of(self, plan: Plan) -> dict[str, Any]:
-        """What a variant's file depends on besides its plan. Trains its prompts, if any."""
+        """Inputs that determine a variant's file in addition to its plan. Trains its prompts, if any."""
         return self._made_of(plan, {name: each.head for name, each in self.fitted_tasks.items()})
 
     def _made_of(self, plan: Plan, heads: Mapping[str, Head]) -> dict[str, Any]:
@@ -109,12 +109,12 @@ class Subject(abc.ABC):
         return measure.agreed(self._answers(said, rows), self._answers(np.concatenate(wanted), rows))
 
     def row_lengths(self, plan: Plan) -> Sequence[int]:
-        """Of the measured rows that the variant takes, task by task; empty: all are of one length."""
+        """Lengths of the measured rows that the variant accepts, task by task; empty: all rows have one length."""
         return [len(row) for row in self._taken(plan)]
 
     def ends(self, plan: Plan) -> Sequence[int]:
-        """Of the length bins that its accuracy is told of, ascending, the last is its length; those of all variants
-        are the same as far as they go."""
+        """Ends of the length bins by which accuracy is reported, ascending; the last is the variant's length. Variants
+        share the bins up to their lengths."""
         return bin_ends(self._lengths, plan.length)
 
     def full(self, plan: Plan, count: int) -> Mapping[str, NDArray[Any]]:
@@ -130,7 +130,7 @@ class Subject(abc.ABC):
         return measure.batches(self._inputs, rows, plan.length)
 
     def _answers(self, values: NDArray[np.float32], rows: Any) -> NDArray[np.float32]:
-        """What is compared of the answers to rows, [answers, classes]."""
+        """The part of the answers to rows that is compared, [answers, classes]."""
         return values
 
 
@@ -194,7 +194,7 @@ class Texts(Subject):
         return self._made_of(plan, {name: each.head for name, each in prompts.items()}) | {"prompts": values}
 
     def module(self, plan: Plan) -> Any:
-        """Of prompts each task has its own and a head of its own: tables, too."""
+        """With prompts, each task has its own prompts and its own head, both in tables."""
         if not plan.prompted:
             return super().module(plan)
         import torch
@@ -205,7 +205,7 @@ class Texts(Subject):
         return torch_variant(self._model, plan, head, lambda body: prompted_body(body, values, self._training.way))
 
     def _trained(self, name: str, plan: Plan) -> Prompts:
-        """Prompts of a task; of one from before as they were."""
+        """Prompts of a task; an existing task keeps its prompts."""
         fitted, count = self._fitted[name], plan.merge
         if str(count) not in fitted.prompts:
             task = next((task for task in self._tasks if task.name == name), None)
@@ -216,7 +216,7 @@ class Texts(Subject):
         return fitted.prompts[str(count)]
 
     def _train(self, task: Task, head: Head, count: int) -> Prompts:
-        """Kept in the cache: training takes minutes."""
+        """Train prompts, or take them from the cache: training takes minutes."""
         way, epochs = self._training.way, self._training.epochs
         rows = hashlib.sha256(repr((task.fit_rows, task.fit_truth.tolist(), task.labels)).encode()).hexdigest()
         parts = {

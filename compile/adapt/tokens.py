@@ -1,7 +1,7 @@
-"""What `arlo adapt` does with a token classifier: merged tokens are answered as what they were merged into.
+"""How `arlo adapt` handles a token classifier: a merged token gets the answer of the token it was merged into.
 
-Data has no label for each token, so what is counted is how many tokens get the label that the unchanged model gives
-them: `accuracy` is agreement with it, special tokens left out.
+The data has no label for each token, so `accuracy` is agreement: the share of tokens that get the label that the
+unchanged model gives them, special tokens left out.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class TokenTexts(Subject):
         return {TASK: np.asarray(self._answers(said, rows).argmax(1) == np.concatenate(wanted))}
 
     def _answers(self, values: NDArray[np.float32], rows: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
-        """Of [rows, tokens, labels] those of the rows' own tokens, one after the other."""
+        """The values [rows, tokens, labels] of the rows' own tokens, concatenated."""
         return np.concatenate([each[1 : len(row) - 1] for each, row in zip(values, rows, strict=True)])
 
     def _labels_of_original(self) -> list[NDArray[np.int64]]:
-        """Of each batch's tokens, one after the other."""
+        """The unchanged model's labels for each batch's tokens, concatenated."""
         with known_noise_silenced():
             import torch
 

@@ -48,15 +48,15 @@ class Head:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Heads:
-    """The classifiers of several tasks on one body, by their numbers; in the graph one table that the input `task`
-    chooses from (arlo.catalog.tasks). room: classes that it holds of each, so that a task may come later."""
+    """The classifiers of several tasks on one body, by number; in the graph they are one table that the input `task`
+    indexes (arlo.catalog.tasks). room: classes per task in the table, so that tasks may be added later."""
 
     of: Mapping[str, Head]
     room: int
 
     @property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """Of each task."""
+        """The labels of each task."""
         return {name: head.labels for name, head in self.of.items()}
 
     def tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -71,7 +71,7 @@ class Heads:
 
 
 def inputs_of(model: SourceModel, head: Head | Heads | None) -> tuple[InputTensor, ...]:
-    """Of its variants: those of the model, and `task` where it has several."""
+    """Inputs of the model's variants: those of the model, and `task` if it has several."""
     return model.inputs + ((task_input(len(head.of)),) if isinstance(head, Heads) else ())
 
 
@@ -100,7 +100,7 @@ def torch_head(head: Head | Heads) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What one variant merges, or which prompts it has."""
+    """The merges of one variant, or its prompts."""
 
     length: int
     merge: int  # tokens a layer
@@ -110,12 +110,12 @@ class Plan:
 
     @property
     def count_name(self) -> str:
-        """As `m4`; `p4` of one with prompts."""
+        """The short name of the token count: `m4`, or `p4` with prompts."""
         return f"{'p' if self.prompted else 'm'}{self.merge}"
 
     @property
     def name(self) -> str:
-        """As `m4-128`."""
+        """The short name of the variant, such as `m4-128`."""
         return f"{self.count_name}-{self.length}"
 
     @property
@@ -125,12 +125,12 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """That a layer adds, or, below 0, that go in it."""
+        """Tokens that each layer adds (above 0) or merges away (below 0)."""
         return self.merge if self.prompted else -self.merge
 
     @property
     def adaptation(self) -> AdaptationKind:
-        """As manifests call it."""
+        """The adaptation's name in manifests."""
         return self.kind if any(self.schedule) else "none"
 
 
@@ -141,9 +141,9 @@ def shape_of(model: SourceModel) -> tuple[int, int]:
 
 
 def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKind = "merge") -> Plan:
-    """merge: tokens that go in a layer, or prompts that it has, whose work the caller knows.
+    """Plan a variant. merge: tokens merged per layer, or its prompts, whose work the caller knows.
 
-    ConfigError where a layer would have too few tokens left, for accuracy falls off there.
+    ConfigError if a layer would have too few tokens left, because accuracy drops there.
     """
     layers, width = shape_of(model)
     if kind in PROMPTED:
@@ -154,7 +154,7 @@ def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKi
 
 
 def merge_plan(length: int, merge: int, layers: int, width: int, protected: int) -> Plan:
-    """The variant that merges so many tokens a layer. ConfigError where a layer has too few for that."""
+    """The variant that merges `merge` tokens a layer. ConfigError if a layer has too few for that."""
     if clamped(length, layers, merge, protected=protected):
         raise ConfigError(
             f"--merge {merge}: {length} tokens are too few to merge {merge} away in each of {layers} layers: "
@@ -165,7 +165,7 @@ def merge_plan(length: int, merge: int, layers: int, width: int, protected: int)
 
 
 def check_family(model: SourceModel) -> None:
-    """ConfigError for what cannot be adapted."""
+    """Raise ConfigError for a model that cannot be adapted."""
     if model.onnx is not None:
         raise ConfigError("arlo adapt needs a model folder: the layers of an ONNX file cannot be told apart")
     if model.layers:
@@ -227,7 +227,7 @@ def torch_variant(
 def export_variant(
     model: SourceModel, head: Head | Heads | None, variant: Any, given: Mapping[str, NDArray[Any]], folder: Path
 ) -> Path:
-    """Write `model.onnx` for any number of rows, and beside it what goes with it. given: the inputs of two rows.
+    """Write `model.onnx` for any number of rows, with its accompanying files next to it. given: the inputs of two rows.
     CompileError when torch cannot export it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"

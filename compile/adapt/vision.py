@@ -1,8 +1,8 @@
 """A vision transformer that merges tokens between attention and MLP of every layer, in torch, for one static size.
 
-As ToMe (arXiv 2210.09461) has it, and OTAS (arXiv 2401.05031, section II-C) takes it: the class token is left alone,
-and keys are what is compared. Images have no padding, so every row has as many tokens, and what merging costs does not
-depend on the row's length as it does with text.
+It follows ToMe (arXiv 2210.09461), which OTAS (arXiv 2401.05031, section II-C) adopts: the class token is left alone,
+and keys are compared. Images have no padding, so every row has the same number of tokens, and the cost of merging does
+not depend on the row's length as it does with text.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class SessionRunner:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What an engine is built with, beside the graph."""
+    """Settings that an engine is built with, in addition to the graph."""
 
     precision: Precision = "fp32"
     device: Device = "cpu"
@@ -63,7 +63,7 @@ class Serving:
     platform: str = ""  # its `platform`: tensorrt_plan, onnxruntime_onnx; empty for the Python backend
     gpu: bool = False
     template: str = ""  # folder below triton_repo/templates whose files lie in the version folder; empty: none
-    model_file: str = ""  # `default_model_filename`, where the back-end needs to be told
+    model_file: str = ""  # `default_model_filename`, where the back-end needs it
     parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of config.pbtxt
     accelerator: Mapping[str, str] = dataclasses.field(default_factory=dict)  # options of ONNX Runtime's CUDA provider
     profiles: tuple[str, ...] = ()  # of the instance group: TensorRT's profiles by number
@@ -78,13 +78,13 @@ class Engine(Protocol):
     settings: EngineSettings
 
     def versions(self) -> dict[str, str]:
-        """Packages that its result depends on. EnvironmentProblem, saying how to get it, when one is missing."""
+        """Versions of packages that determine the result. EnvironmentProblem, naming the remedy, if one is missing."""
 
     def device(self) -> str:
-        """What runs it on this machine, for people and for the key of measurements, as `cpu: ...` or `gpu: ...`."""
+        """The device that runs the engine here, for people and for keys of measurements: `cpu: ...` or `gpu: ...`."""
 
     def cannot_run(self) -> str:
-        """Why this machine cannot run what is built, as `there is no NVIDIA GPU driver here`; empty when it can."""
+        """Why this machine cannot run the engine, as in `there is no NVIDIA GPU driver here`; empty when it can."""
 
     def key(self) -> dict[str, Any]:
         """The settings that the files depend on, for the cache."""
@@ -93,24 +93,24 @@ class Engine(Protocol):
         """Bytes of memory that the build of one runtime takes at most, for float32 weights of that size."""
 
     def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
-        """Write the engine's files into `folder`; the dict says what was found. CompileError when it cannot.
+        """Write the engine's files into `folder` and return the build's findings. CompileError when it cannot.
 
         An ONNX graph names its weights `weights.bin`; the two lie in different folders of the cache and must not be
         changed.
-        `scratch` is kept between builds (timing caches); whatever lies there may be gone or of another version.
+        `scratch` is kept between builds (timing caches); its files may be gone or of another version.
         """
 
     def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> Runner:
         """Open the files of `folder` in this process. CompileError when this machine cannot."""
 
     def memory_used(self) -> int | None:
-        """Bytes in use where engines run: by this process on the CPU, by all on the GPU. None where that is not known.
+        """Bytes in use where engines run: by this process on the CPU, by all processes on the GPU. None if unknown.
 
-        What it grows by while an engine is opened and run is what that engine takes.
+        The increase while an engine is opened and run is the memory that this engine takes.
         """
 
     def serving(self, spec: RuntimeSpec) -> Serving:
-        """How Triton serves it."""
+        """The way Triton serves the engine."""
 
 
 def engine_names() -> tuple[str, ...]:

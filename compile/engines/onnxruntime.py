@@ -1,11 +1,11 @@
 """ONNX Runtime: the graph is the engine, the weights are one file shared by all lengths.
 
 On the CPU, or on a GPU (`onnxruntime-gpu`), where sessions of fixed shape replay CUDA graphs. Triton serves the files
-by our model code in its Python backend, or by its own onnxruntime backend (native), which makes a session of its own
-and has no CUDA graphs: it binds other memory for every request, and a CUDA graph of ONNX Runtime records addresses.
+by our model code in its Python backend, or by its own onnxruntime backend (native), which makes its own session and has
+no CUDA graphs: it binds other memory for every request, and a CUDA graph of ONNX Runtime records addresses.
 
-Tried and left out: saving graphs that ONNX Runtime has optimised offline. They load 10 ms sooner (of 40) and run
-equally fast, because the same optimisations run when a session opens.
+Tried and dropped: saving graphs that ONNX Runtime has optimised offline. They load 10 ms sooner (of 40) and run no
+faster, because the same optimisations run when a session opens.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OnnxRuntimeEngine:
         return ""
 
     def key(self) -> dict[str, Any]:
-        # The files are the same for all; what was found when they were opened is not.
+        # The files are the same for all; the findings from opening them are not.
         return {
             "device": self.settings.device,
             "checked_on": self._check_device(),
@@ -107,9 +107,9 @@ class OnnxRuntimeEngine:
     def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
         """Link graph and weights together and check that ONNX Runtime opens them with the promised shapes.
 
-        ONNX Runtime checks where external weights lie (links that leave the folder are refused), so whether it takes a
-        hard link is tried, not assumed; where it does not, the weights are copied. Without a GPU the check for one is
-        made on the CPU. Meta: `share`; `checked_on` (cpu, cuda, or nothing); `notes`, a list for people.
+        ONNX Runtime checks where external weights lie (it rejects links that leave the folder), so a hard link is tried
+        first; if it is rejected, the weights are copied. Without a GPU the check for one is made on the CPU.
+        Meta: `share`; `checked_on` (cpu, cuda, or nothing); `notes`, a list for people.
         """
         shutil.copyfile(graph, folder / GRAPH)
         linked = link_or_copy(weights, folder / WEIGHTS)
@@ -148,14 +148,14 @@ class OnnxRuntimeEngine:
         return resident_bytes()
 
     def _check_device(self) -> str:
-        """Where the built files are opened: the CPU stands in for a GPU that is not here, but runs no bf16."""
+        """The device that opens the built files: the CPU replaces a missing GPU, except for bf16."""
         if self.settings.device == "cpu" or not self.cannot_run():
             return self.settings.device
         return "" if self.settings.precision == "bf16" else "cpu"
 
 
 def resident_bytes() -> int:
-    """Of this process. What it gave back is handed to the system first, else a session would be put there unnoticed."""
+    """Resident memory of this process, after returning freed memory to the system, which a session would else reuse."""
     gc.collect()
     with contextlib.suppress(AttributeError):  # glibc's
         ctypes.CDLL(None).malloc_trim(0)
@@ -200,7 +200,7 @@ def cpu_name() -> str:
 
 
 def gpu_name() -> str:
-    """Of the first GPU; the driver tells it, no CUDA library is needed."""
+    """Name of the first GPU, read from the driver; no CUDA library is needed."""
     folder = Path("/proc/driver/nvidia/gpus")
     names = (_line_of(path, "Model:") for path in sorted(folder.glob("*/information")))
     return next(filter(None, names), "NVIDIA")

@@ -66,7 +66,7 @@ class TensorRtEngine:
         return "gpu: none" if gpu.problem else f"gpu: {gpu.name} ({gpu.capability})"
 
     def cannot_run(self) -> str:
-        """Why this machine cannot run what is built; empty when it can."""
+        """Why this machine cannot run the engine; empty when it can."""
         gpu = find_gpu()
         if gpu.problem:
             return gpu.problem
@@ -80,7 +80,7 @@ class TensorRtEngine:
         return ""
 
     def key(self) -> dict[str, Any]:
-        """All settings but the way of serving, and for an engine that is of one GPU only, that GPU."""
+        """All settings except the way of serving; for an engine built for one GPU only, also that GPU."""
         bound = self.name != RTX or CURRENT in self.settings.compute_capabilities
         return {
             "precision": self.settings.precision,
@@ -140,11 +140,11 @@ class TensorRtEngine:
         return SessionRunner(session)
 
     def memory_used(self) -> int | None:
-        """Bytes of the first GPU that are in use, by whomever; None where CUDA does not tell."""
+        """Bytes of the first GPU in use by all processes; None if CUDA does not report them."""
         return gpu_memory_used()
 
     def serving(self, spec: RuntimeSpec) -> Serving:
-        """How Triton serves it: by number, all profiles of an engine that has several."""
+        """The way Triton serves the engine; several profiles are listed by number."""
         if self.settings.backend == "native":
             return Serving(
                 backend="tensorrt",

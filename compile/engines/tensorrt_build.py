@@ -42,9 +42,9 @@ def build_plan(
     settings: EngineSettings,
     timing: TimingCache | None,
 ) -> dict[str, Any]:
-    """Write `model.plan` into `folder`; what was found, see `engine.Engine.build`. CompileError when it cannot.
+    """Write `model.plan` into `folder` and return the findings, see `engine.Engine.build`. CompileError when it cannot.
 
-    trt, log: the module and its log, see `arlo.templates.tensorrt.session`. timing: None where nothing is measured.
+    trt, log: the module and its log, see `arlo.templates.tensorrt.session`. timing: None if nothing is measured.
     """
     start_s = monotonic_s()
     title = f"build: {spec.title}"
@@ -55,7 +55,7 @@ def build_plan(
         warnings.simplefilter("ignore", DeprecationWarning)  # of members that go in one version or the other
         builder = trt.Builder(log)
         network = builder.create_network(_strongly_typed(trt))
-        # The parser finds the weights beside the graph; it takes hard links. Inside `folder`: gone with it if killed.
+        # The parser looks for weights next to the graph and accepts hard links. Inside `folder`: a kill leaves nothing.
         with tempfile.TemporaryDirectory(dir=folder, prefix=".parse-") as beside:
             shutil.copyfile(graph, Path(beside) / GRAPH)
             link_or_copy(weights, Path(beside) / WEIGHTS)
@@ -91,7 +91,7 @@ def build_plan(
 
 
 def profile_shapes(spec: RuntimeSpec) -> list[tuple[Shape, Shape, Shape]]:
-    """Least, usual and largest shape of all optimisation profiles. Usual is largest: that is where time is lost."""
+    """Least, usual and largest shape of all optimisation profiles. Usual is largest, where speed matters most."""
     if spec.shape == "static":
         bounds = [(spec.max_length, spec.max_length)]
     elif spec.shape == "dynamic":
@@ -128,7 +128,7 @@ def _configure(trt: Any, builder: Any, network: Any, spec: RuntimeSpec, settings
 
 
 def _write(trt: Any, builder: Any, network: Any, config: Any, path: Path) -> bool:
-    """Build; False when TensorRT refuses. Streamed where it can be: the engine then never lies in memory as a whole."""
+    """Build; False when TensorRT fails. Streamed if possible, so that the engine is never in memory as a whole."""
     with path.open("wb") as file:
         if hasattr(builder, "build_serialized_network_to_stream"):
             writer = _writer(trt, file)
@@ -197,7 +197,7 @@ def _describe(error: Any) -> str:
         node += f" ({error.node_name()})"
     operator = error.node_operator()
     text = error.desc().strip()
-    if text in ("", "false"):  # what the check of an operator that there is no code for says
+    if text in ("", "false"):  # the message for an operator without an implementation
         text = "this operator is not supported"
     return f"{node}, operator {operator}: {text}" if operator else text
 

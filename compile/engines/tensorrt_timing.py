@@ -1,6 +1,6 @@
-"""What TensorRT measured of its kernels while it built, kept between builds: the next ones need not measure again.
+"""Kernel timings of TensorRT's builds, kept so that later builds need not measure again.
 
-For TensorRT only. TensorRT-RTX measures nothing while it builds: its timing caches do nothing, by its own account.
+For TensorRT only. TensorRT-RTX measures nothing while it builds: its timing caches have no effect, as it documents.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TimingCache:
         return "none"
 
     def save(self, config: Any, log: Any) -> None:
-        """Add what was measured to the file: also to what other builds wrote meanwhile. Readers see it whole."""
+        """Add the timings to the file, keeping those that other builds wrote meanwhile. Readers see a whole file."""
         if self._cache is None:
             return
         with contextlib.suppress(OSError), self._locked():

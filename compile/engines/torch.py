@@ -26,7 +26,7 @@ PACKED_FROM = {"cuda": 2048, "cpu": 0}
 
 
 class TorchRunner(SessionRunner):
-    """It says what to do where code of transformers mixes precisions, say."""
+    """A runner whose errors name the remedy, for example when code of transformers mixes precisions."""
 
     def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         try:
@@ -97,7 +97,7 @@ class TorchEngine:
         return self.open_on(self.settings.device, folder, spec, threads=threads)
 
     def open_on(self, device: str, folder: Path, spec: RuntimeSpec, *, threads: int) -> TorchRunner:
-        """Open the files on the device named. The CPU stands in for a GPU that this machine does not have."""
+        """Open the files on the named device, or on the CPU if this machine lacks the GPU."""
         from arlo.templates.torch.session import Session
 
         try:

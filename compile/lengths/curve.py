@@ -1,4 +1,4 @@
-"""Time by maximum length, that the choice of lengths rests on, and where it comes from."""
+"""Time by maximum length, the basis for the choice of lengths, and its source."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SourcedCurve:
 
     @classmethod
     def of(cls, raw: dict[str, Any]) -> SourcedCurve:
-        """From the JSON form."""
+        """Read the JSON form."""
         points = tuple((int(length), float(cost)) for length, cost in raw["points"])
         return cls(
             curve=CostCurve(points=points, reading=raw["reading"]),
@@ -99,8 +99,8 @@ def from_manifest(manifest: Manifest, longest: int) -> SourcedCurve:
 def _of_runtimes(static: Points, dynamic: Sequence[Points], longest: int, source: Source, about: str) -> SourcedCurve:
     """Static runtimes where there are four and more; else the longest dynamic one, which has more lengths.
 
-    A static runtime was measured at its own length only, and nothing is known of lengths in between: they are taken to
-    cost what the next measured one costs.
+    A static runtime was measured at its own length only; lengths in between are assumed to cost as much as the next
+    measured one.
     """
     fixed = _cheapest(static)
     free = max((_cheapest(line) for line in dynamic if line), key=lambda line: line[-1][0], default=[])
@@ -169,7 +169,7 @@ def assumed(longest: int, why: str) -> SourcedCurve:
 
 
 def from_points(points: Iterable[Sequence[float]], about: str, notes: Sequence[str] = ()) -> SourcedCurve:
-    """A curve of what was measured on one dynamic runtime: (tokens, microseconds)."""
+    """A curve from points measured on one dynamic runtime: (tokens, microseconds)."""
     line = _cheapest((int(length), float(cost)) for length, cost in points)
     return SourcedCurve(
         curve=CostCurve(points=tuple(line), reading=reading_of(line)),

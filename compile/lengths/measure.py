@@ -36,9 +36,9 @@ _BUSY = 0.5  # share of a core, CPU time over wall time, below which even CPU ti
 def measured_here(job: Job, longest: int) -> SourcedCurve:
     """The engine's dynamic runtime, measured on this machine at multiples of STEP, in about BUDGET_S.
 
-    Each point is the quickest of 3 to 15 runs with one row, as other work only ever adds time and the shape of the
-    curve is what is wanted. With one thread on a CPU the time is that which the core worked on it, so that work beside
-    it disturbs little. The points are cached by the engine's files, the device, threads and versions.
+    Each point is the quickest of 3 to 15 runs with one row: other work only ever adds time, and the shape of the curve
+    is what matters. With one thread on a CPU, CPU time is measured, so that other work on the machine disturbs little.
+    The points are cached by the engine's files, the device, threads and versions.
     """
     spec, built = dynamic_engine(job, longest)
     engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
@@ -76,7 +76,7 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
 
 
 def dynamic_engine(job: Job, longest: int) -> tuple[RuntimeSpec, Entry]:
-    """What is measured before it is known what to build: any length, any batch."""
+    """The runtime measured before the lengths to build are known: any length, any batch."""
     rows = job.options.most_rows
     spec = RuntimeSpec(name=f"{job.model.name}_dynamic", max_length=longest, max_batch=rows, shape="dynamic")
     return spec, build_step(job, specialise_step(job, spec), spec)
@@ -87,8 +87,8 @@ def refined(
 ) -> Points:
     """(tokens, microseconds) from `longest` down to STEP: a coarse grid, then more where the latency changes most.
 
-    Then those that took longer than a longer length did are measured once more, and the quicker time counts: most often
-    something else ran meanwhile. More lengths are measured while the time of the longer neighbour fits into the budget.
+    Lengths that took longer than a longer length are measured once more, and the quicker time counts: usually other
+    work ran meanwhile. More lengths are measured while the time of the longer neighbour fits into the budget.
     """
     start_s = clock()
     points: dict[int, float] = {}
@@ -147,6 +147,6 @@ def quickest(runner: Runner, inputs: dict[str, Any], output: str, *, own_time: b
 
 
 def cpu_s() -> float:
-    """Of this process, so far."""
+    """CPU seconds that this process has used so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

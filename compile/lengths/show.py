@@ -29,7 +29,7 @@ class Row:
 
 
 def cost_title(found: LengthChoice) -> str:
-    """What `Row.expected` is."""
+    """The column title of `Row.expected`."""
     return "of padded" if found.curve.relative else "expected, ms"
 
 
@@ -74,7 +74,7 @@ def table(found: LengthChoice) -> Table:
 
 
 def sentences(found: LengthChoice) -> list[str]:
-    """What the table rests on, and the choice, for people."""
+    """Sentences for people: the basis of the table, and the choice."""
     requests = found.traffic
     return [
         f"requests: {requests.text}; median {requests.percentile(50)}, p98 {requests.percentile(98)}, served up to "
@@ -125,7 +125,7 @@ def cost(found: LengthChoice, expected_us: float) -> str:
 
 
 def short(lengths: tuple[int, ...]) -> str:
-    """`64,128,512`, as --lengths takes them; of many the ends."""
+    """The lengths as `--lengths` takes them, `64,128,512`; only the ends of long lists."""
     if len(lengths) > _MOST_SHOWN:
         return f"{lengths[0]},{lengths[1]}, ... ,{lengths[-1]}"
     return ",".join(map(str, lengths))

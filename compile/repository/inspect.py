@@ -24,7 +24,7 @@ _PLATFORMS = {"tensorrt_plan": "tensorrt", "onnxruntime_onnx": "onnxruntime"}  #
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TritonSide:
-    """What config.pbtxt says, in short."""
+    """A summary of config.pbtxt."""
 
     backend: str
     max_batch_size: int
@@ -39,7 +39,7 @@ class RuntimeFound:
     """A runtime of the manifest and what lies in its folder."""
 
     runtime: Runtime
-    bytes: int  # of its own files
+    bytes: int  # of the runtime's own files
     shared_bytes: int  # of files that other runtimes hold too: hard links, on the disk once
     triton: TritonSide | None  # None: no configuration, or not one of Triton's
     disagreements: tuple[str, ...]  # Triton's configuration or the folder against the manifest
@@ -47,7 +47,7 @@ class RuntimeFound:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
-    """A file that is not as the manifest says. An extra one is no damage."""
+    """A file that differs from the manifest. An extra file is no damage."""
 
     path: str
     problem: Literal["missing", "damaged", "extra"]
@@ -67,7 +67,7 @@ class Inspection:
 
     @property
     def disagreements(self) -> tuple[str, ...]:
-        """Those of all runtimes, and of what they share."""
+        """Disagreements of all runtimes and of their shared files."""
         shared = (f"{path} is missing" for path in self.lost)
         return (*(text for found in self.runtimes for text in found.disagreements), *shared)
 
@@ -120,7 +120,7 @@ def inspect_repository(path: Path) -> Inspection:
 
 
 def bundle_memory_mb(manifest: Manifest) -> int | None:
-    """Memory of a worker that holds all static runtimes; None where that of one is not known, or there is none."""
+    """Memory of a worker that holds all static runtimes; None if one of them is unknown, or there are none."""
     static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
     return memory_mb(static) if static else None
 
@@ -147,7 +147,7 @@ def check_files(repository: Path, manifest: Manifest) -> list[FileProblem]:
 
 
 def _config(path: Path) -> tuple[Any, str]:
-    """Triton's ModelConfig of a file; or None, and what is wrong with it."""
+    """Triton's ModelConfig of a file; or None and the problem with it."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2 as messages
 
@@ -220,7 +220,7 @@ def _tensors(kind: str, theirs: Any, ours: dict[str, tuple[str, list[int]]]) -> 
 
 
 def _engine_file(config: Any, folder: Path, gone: list[str]) -> list[str]:
-    """The file that Triton's backend will open, where it is known and the manifest did not already miss it."""
+    """The disagreement if the file that Triton's backend opens is known and missing, and not yet in `gone`."""
     name = config.default_model_filename or _ENGINE_FILES.get(_backend(config))
     versions = [version for version in folder.iterdir() if version.is_dir() and version.name.isdigit()]
     if not versions:
@@ -233,7 +233,7 @@ def _engine_file(config: Any, folder: Path, gone: list[str]) -> list[str]:
 
 
 def _next_steps(repository: Path, manifest: Manifest, broken: bool) -> list[str]:
-    """What to do with it, most pressing first."""
+    """Next steps for the repository, most pressing first."""
     if broken:
         return ["build the repository again with `arlo compile`: it is not what its manifest says"]
     steps = []

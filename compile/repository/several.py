@@ -1,4 +1,4 @@
-"""Repositories of one model, of a maximum length each, put together: rows take the shortest runtime that they fit."""
+"""Joins repositories of one model, one maximum length each: rows go to the shortest runtime that fits them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from arlo.compile.verify.answers import load, save
 
 
 def put_together(parts: Sequence[Path], out: Path) -> Manifest:
-    """Write `out` with the runtimes of all `parts`, hard-linked, each with the reference answers of its own length;
-    what else there is to say is that of the last one. The parts are of one model name; their runtimes' names differ.
+    """Write `out` with the runtimes of all `parts`, hard-linked, each with the reference answers of its length; the
+    rest of the manifest is the last part's. The parts share one model name; their runtimes' names differ.
 
-    Raises as `compile_model` does for an `out` that is no good.
+    Raises the errors of `compile_model` for an unusable `out`.
     """
     manifests = [Manifest.load(part) for part in parts]
     if len(parts) == 1:

@@ -1,12 +1,12 @@
 """The Triton side of a runtime: config.pbtxt and the model code.
 
-What each back-end of Triton takes was read in its sources and holds for the official container:
+These rules of Triton's back-ends come from their sources and hold for the official container:
 
 * Its own back-ends (`onnxruntime`, `tensorrt`) fix the number of rows: with a `max_batch_size` the engine's first axis
-  must be free. An engine of one row is therefore served with `max_batch_size: 0` and the one as a dimension of its own;
+  must be free. An engine of one row is therefore served with `max_batch_size: 0` and that 1 as an explicit dimension;
   requests look the same.
-* They refuse optional inputs. The gateway fills in what a client leaves out, so its workers always get every input.
-* CUDA graphs by `optimization.cuda` are TensorRT's alone.
+* They refuse optional inputs. The gateway fills in inputs that a client omits, so its workers always get every input.
+* Only TensorRT has CUDA graphs by `optimization.cuda`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def config_text(
 ) -> str:
     """Text of config.pbtxt for one runtime, written through Triton's own message class.
 
-    threads: of one instance, where it computes on the CPU; None: one. batcher: Triton joins requests itself, where a
-    batch may have several rows. Off unless it is asked for: the gateway sends batches, each one request, and what waits
-    in Triton cannot be put into another batch any more. Triton's own back-ends turn it on by themselves above one row,
-    unless Triton is started with --disable-auto-complete-config, as our workers are. No queue policy: with one Triton
-    2.51's batcher is not woken by a request that arrives before the one before has let go of the instance, and looks
-    again only after 500 ms. No preferred batch sizes: without a delay the batcher takes what waits.
+    threads: of one instance that computes on the CPU; None: one. batcher: Triton joins requests itself if a batch may
+    have several rows. It is off by default: the gateway sends each batch as one request, and a request waiting in
+    Triton cannot join another batch any more. Triton's own back-ends turn it on by themselves above one row, unless
+    Triton is started with --disable-auto-complete-config, as our workers are. No queue policy: with one, a request that
+    arrives before the previous one has released the instance does not wake Triton 2.51's batcher, which looks again
+    only after 500 ms. No preferred batch sizes: without a delay the batcher takes all waiting requests.
     """
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2 as messages
@@ -98,7 +98,7 @@ def config_text(
 
 
 def _dims(tensor: InputTensor, tokens: int) -> list[int]:
-    """Of a row."""
+    """Dimensions of one row."""
     return list(tensor.dims) if tensor.role == "tensor" else [tokens]
 
 
@@ -107,8 +107,8 @@ def _optimization(config: Any, serving: Serving, spec: RuntimeSpec, inputs: Sequ
         accelerator = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="cuda")
         accelerator.parameters.update(serving.accelerator)
     if serving.platform == "tensorrt_plan" and spec.shape == "static":
-        # Any length would need a graph of its own, so only fixed ones get them. Where no graph is named, Triton records
-        # those of one row and of max_batch alone, and runs other batches without.
+        # Each length would need its own graph, so only fixed lengths get graphs. Unless graphs are named, Triton
+        # records those of one row and of max_batch only, and runs other batches without.
         cuda = config.optimization.cuda
         cuda.graphs = True
         for batch in graph_batches(config.max_batch_size):
@@ -129,10 +129,10 @@ def graph_batches(max_batch_size: int) -> list[int]:
 def _warm_up(config: Any, spec: RuntimeSpec, inputs: Sequence[InputTensor]) -> None:
     """Requests that Triton's own back-ends run before the model is ready: one row, and as many as a batch takes.
 
-    All zeros: the first word of any vocabulary, while random bytes would be words that none has. That the mask is zero
-    too changes no time: what is computed has the same shape.
+    All zeros: the first word of any vocabulary, while random bytes would be words that none has. A zero mask does not
+    change the time, since the computation has the same shape.
 
-    Not for the Python backend, which takes such requests too: our model code runs the same sizes itself before it is
+    The Python backend accepts such requests but gets none: our model code runs the same sizes itself before it is
     ready. Triton's requests ask for every output, and in that backend these pass through shared memory, which grows to
     the largest batch of token vectors and stays so (/dev/shm of a container has 64 MB by default). MiniLM of 384 tokens
     on a busy machine: loaded in 1.7 s without, 2.8 s with them; the first request after that took 0.3 s more without.
@@ -149,8 +149,8 @@ def _warm_up(config: Any, spec: RuntimeSpec, inputs: Sequence[InputTensor]) -> N
 
 
 def model_code(template: str) -> tuple[Path, ...]:
-    """The files that serve an engine by the Python backend, model.py and what it imports; none where Triton's own
-    back-end serves it (`template` is empty). They lie beside this package, installed or in a checkout."""
+    """The files that serve an engine by the Python backend: model.py and its imports. None if Triton's own back-end
+    serves it (`template` is empty). They lie next to this package, installed or in a checkout."""
     if not template:
         return ()
     here = Path(__file__).resolve().parent.parent

@@ -1,4 +1,4 @@
-"""The last step: the manifest of what was built, and the repository around it."""
+"""The last step: the manifest of the build, and the repository around it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_repository(
 ) -> Manifest:
     """Write the model folders and the tokenizer; returns the manifest, which is not written yet.
 
-    batches: where they were chosen, for whom asks why.
+    batches: the batch choices, recorded as an explanation; empty if none were made.
     """
     options, model, engine = job.options, job.model, job.engine
     tokenizer = TOKENIZER if job.tokenizer.meta["found"] else None

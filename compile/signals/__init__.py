@@ -1,1 +1,1 @@
-"""What cascades read from a stage beside its answer: importance of tokens, confidence, where words begin."""
+"""Signals that cascades read from a stage in addition to its answer: token importance, confidence, word starts."""

@@ -1,8 +1,8 @@
 """Outputs that are added to an exported graph: `importance` and `confidence`.
 
-Attention is found by its shape, whoever exported the graph: a Softmax over the last axis whose result, perhaps cast or
-masked, is the left factor of a MatMul. One kernel that does all of attention (FlashAttention, ONNX Runtime's Attention)
-keeps its softmax to itself; such graphs are refused, and an engine cannot fuse what is asked for here.
+Attention is recognised by its shape, whichever exporter wrote the graph: a Softmax over the last axis whose result,
+perhaps cast or masked, is the left factor of a MatMul. A fused attention kernel (FlashAttention, ONNX Runtime's
+Attention) does not expose its softmax; such graphs are rejected, and an engine cannot fuse attention that we read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AXES_AS_INPUT = 18  # opset since which ReduceMax takes its axes as an input
 def attention_of(model: onnx_ir.Model) -> list[onnx_ir.Value]:
     """The attention [rows, heads, queries, keys] of each layer, first to last, as it is multiplied with the values.
 
-    CompileError when there is none in the open.
+    CompileError when the graph exposes none.
     """
     found: list[onnx_ir.Value] = []
     for node in model.graph:
@@ -45,7 +45,7 @@ def _over_last_axis(node: onnx_ir.Node) -> bool:
 
 
 def _factor(value: onnx_ir.Value) -> onnx_ir.Value | None:
-    """What of `value` is the left factor of a product, if it becomes one."""
+    """The value derived from `value` that is the left factor of a product, if any."""
     for node, index in value.uses():
         if node.op_type == "MatMul" and index == 0:
             return value
@@ -60,7 +60,7 @@ def add_importance(model: onnx_ir.Model, *, last: int | None) -> tuple[int, int]
     """Append the output `importance` FP32 [rows, tokens], 0 at padding; returns the layers summed and all layers.
 
     A token's importance is the attention that it receives as a key, summed over heads, layers (last: the last so many,
-    None: all) and those queries that are no padding: padding attends to real tokens too, and must not count.
+    None: all) and queries other than padding: padding also attends to real tokens, and must not count.
     """
     import onnx_ir
 
@@ -83,8 +83,8 @@ def add_importance(model: onnx_ir.Model, *, last: int | None) -> tuple[int, int]
         # The sum over queries as a product, which reads the attention once and writes next to nothing.
         each = build("MatMul", [by_type[dtype], weights])
         received.append(each if dtype == onnx_ir.DataType.FLOAT else build("Cast", [each], to=onnx_ir.DataType.FLOAT))
-    # One after the other, and behind all products: ONNX Runtime goes from the last node backwards, what stands later
-    # first. So it runs each product as soon as its layer is there; else the attention of all layers stays in memory.
+    # The sums come one after the other, behind all products: ONNX Runtime orders nodes from the last one backwards. So
+    # it runs each product as soon as its layer is ready; else the attention of all layers stays in memory.
     layers = received[0]
     for each in received[1:]:
         layers = build("Add", [layers, each])
@@ -109,7 +109,7 @@ def _type_of(value: onnx_ir.Value) -> onnx_ir.DataType:
         else:
             inputs = [] if node is None or id(node) in seen else [each for each in node.inputs if each is not None]
             seen.add(id(node))
-            # The condition of a Where has a type of its own; behind the first input of others come shapes and indices.
+            # The condition of a Where has a different type; after the first input of others come shapes and indices.
             left += inputs[:0:-1] if node is not None and node.op_type == "Where" else inputs[::-1]
             continue
         if found in kinds:
@@ -121,7 +121,7 @@ def add_confidence(model: onnx_ir.Model, activation: str) -> None:
     """Append the output `confidence` FP32 [rows, 1]: the largest probability, by softmax or sigmoid of `logits`
     [rows, labels].
 
-    Not [rows]: Triton wants an output to have a dimension beside the rows.
+    Not [rows]: Triton requires an output to have a dimension in addition to the rows.
     """
     graph = model.graph
     logits = next(value for value in graph.outputs if value.name == "logits")
@@ -135,7 +135,7 @@ def add_confidence(model: onnx_ir.Model, activation: str) -> None:
 
 
 class _Builder:
-    """Appends nodes to a graph, named so that none meets one of the model's own."""
+    """Appends nodes to a graph, with names that cannot clash with the model's."""
 
     def __init__(self, graph: onnx_ir.Graph) -> None:
         self._graph = graph

@@ -1,7 +1,7 @@
-"""What importance must obey, whatever the model: known sums, and nothing from padding or from other rows.
+"""Laws of importance for every model: known sums, and no contribution from padding or from other rows.
 
 Each query spreads an attention of exactly 1 over the keys. So a row's importance sums to one for each head, layer and
-real token; a padded query that was counted, or a key under the mask that got a share, shows at once.
+real token; this exposes a padded query that was counted, or a masked key that got a share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ order of sums changes the last bits; else it is what `compare` allows of any ans
 
 
 class ImportanceLaws:
-    """Looks at the importance [tokens] of rows, padding cut off, and keeps the worst."""
+    """Checks the importance [tokens] of rows, padding cut off, and keeps the worst."""
 
     def __init__(self, importance: Importance, precision: str) -> None:
         self.sum_diff = self.change = 0.0
@@ -30,21 +30,21 @@ class ImportanceLaws:
         self._sum_at = self._change_at = ""
 
     def answer(self, values: NDArray[np.float32], place: str) -> None:
-        """One row as it was answered. place: which, for people."""
+        """Check one row's answer. place: the row's name for people."""
         whole = np.isfinite(values).all() and (values >= 0).all()
         error = abs(float(values.astype(np.float64).sum()) / (self._maps * len(values)) - 1) if whole else math.inf
         if error > self.sum_diff:
             self.sum_diff, self._sum_at = error, place
 
     def surroundings(self, values: NDArray[np.float32], plain: NDArray[np.float32], place: str) -> None:
-        """The same row, padded otherwise or among other rows, and by itself."""
+        """Compare a row padded differently or among other rows with the row by itself."""
         whole = np.isfinite(values).all() and np.isfinite(plain).all()
         change = float(np.abs(values.astype(np.float64) - plain).max() / max(plain.max(), 1e-30)) if whole else math.inf
         if change > self.change:
             self.change, self._change_at = change, place
 
     def missed(self) -> list[str]:
-        """What was broken, in words; empty when nothing was."""
+        """The broken laws, in words; empty if all hold."""
         found = []
         if self.sum_diff > self._bounds[0]:
             found.append(

@@ -1,4 +1,4 @@
-"""Between export and cleanup, where signals are asked for: the exported graph with further outputs.
+"""Step between export and cleanup if signals are requested: the exported graph with further outputs.
 
 Input: the export. Output: `model.onnx` with `importance` and `confidence` behind its outputs; `weights.bin`, linked.
 Cache key: the export's files, which signals, versions, this code. Check: on a batch with padding, run by ONNX Runtime,
@@ -32,7 +32,7 @@ def wanted(options: CompileOptions) -> bool:
 
 
 def check_signals(options: CompileOptions, model: SourceModel) -> None:
-    """ConfigError when the model cannot give what is asked for."""
+    """Raise ConfigError when the model cannot give the requested signals."""
     if options.confidence and model.task != "sequence-classification":
         raise ConfigError(f"confidence is of sequence classifiers, and {model.name} is of the task {model.task}")
     if options.confidence and model.label_activation not in ("softmax", "sigmoid"):
@@ -84,7 +84,7 @@ def signals_step(cache: Cache, exported: Entry, model: SourceModel, options: Com
 
 
 def importance_of(entry: Entry) -> Importance | None:
-    """What the output `importance` sums, None where there is none; of the export too, which has no signals."""
+    """The sums of the output `importance`; None without it. The export's entry, which has no signals, also works."""
     fields = entry.meta.get("importance")
     return Importance(**fields) if fields else None
 
@@ -94,7 +94,7 @@ def _output(name: str, *, token_level: bool, dims: tuple[int, ...] = ()) -> Outp
 
 
 def _tried(folder: Path, model: SourceModel, *, summed: int, of: int, precision: str) -> Importance:
-    """How many heads there are, as the sums say. The first row has no padding, so that it tells; the second checks."""
+    """The number of heads, derived from the sums of the first row, which has no padding; the second row checks it."""
     import numpy as np
 
     pad = model.inputs[0].pad_value

@@ -12,8 +12,8 @@ from arlo.catalog.words import Words
 
 
 def words_of(tokenizer: Path | None) -> Words | None:
-    """Of a `tokenizer.json`: WordPiece, byte-level BPE, or SentencePiece (BPE or Unigram with Metaspace). None for no
-    file, and for a tokenizer of another kind, whose words cannot be told from ids."""
+    """The word rule of a `tokenizer.json`: WordPiece, byte-level BPE, or SentencePiece (BPE or Unigram with Metaspace).
+    None without a file, and for other tokenizers, whose ids do not show where words begin."""
     if tokenizer is None:
         return None
     from tokenizers import Tokenizer
@@ -43,7 +43,7 @@ def words_of(tokenizer: Path | None) -> Words | None:
 
 
 def _kinds(described: dict[str, Any]) -> list[str]:
-    """The types of pre-tokenizer and decoder, those in a sequence too: older files name Metaspace in one of them."""
+    """The types of pre-tokenizer and decoder, also within sequences: older files name Metaspace in one of them."""
     parts = []
     for part in (described.get("pre_tokenizer"), described.get("decoder")):
         parts += [part, *(part or {}).get("pretokenizers", ()), *(part or {}).get("decoders", ())]
@@ -51,6 +51,6 @@ def _kinds(described: dict[str, Any]) -> list[str]:
 
 
 def _unknown(model: dict[str, Any]) -> str | None:
-    """The unknown token; Unigram names it by its place."""
+    """The unknown token; Unigram gives its index."""
     place = model.get("unk_id")
     return model.get("unk_token") if place is None else str(model["vocab"][place][0])

@@ -1,4 +1,4 @@
-"""Part of step 1, resolve: what makes probabilities of a model's logits, and scores, as the libraries do.
+"""Part of step 1, resolve: the functions from a model's logits to probabilities and scores, as in the libraries.
 
 Probabilities of labels are those of the text-classification pipeline of transformers; scores of pairs those of
 CrossEncoder of sentence-transformers. An activation that a cross-encoder's folder names goes before both rules.
@@ -20,8 +20,8 @@ _OF_ROWS = ("sequence-classification", "reranker", "classification")
 def activations(
     config: Settings, saved: Settings, *, task: str, labels: int
 ) -> tuple[Activation | Literal[""], Activation | Literal[""]]:
-    """Of labels and of scores; empty where the task has no logits of labels. `config` is config.json of the folder,
-    `saved` its config_sentence_transformers.json. ConfigError: it names an activation that is not known."""
+    """Activations of labels and of scores; empty if the task has no logits of labels. `config` is the folder's
+    config.json, `saved` its config_sentence_transformers.json. ConfigError for an unknown activation."""
     if task == "token-classification":
         return "softmax", ""
     if task not in _OF_ROWS:

@@ -1,11 +1,11 @@
 """Step 6, batches: with `--max-batch auto`, how many rows a batch of each maximum length holds.
 
-Input: the lengths. Output: what batches of 1, 2, 4, ... rows take at each of them, and the memory of a runtime. Cache
+Input: the lengths. Output: times of batches of 1, 2, 4, ... rows at each length, and the memory of a runtime. Cache
 key: the engine's files, the lengths, the device, versions, this code. Check: a batch of one row was measured for each.
 
-The times come from `options.latency_profile`; else they are measured here, on the engine's dynamic runtime. Where this
-machine cannot run the engine, there is nothing to choose by, and the batch has to be named. On a CPU it is often small:
-one row of many tokens keeps a core busy, and a batch only takes longer.
+The times come from `options.latency_profile`; else they are measured here, on the engine's dynamic runtime. If this
+machine cannot run the engine, the user must name the batch. On a CPU it is often small: one row of many tokens keeps a
+core busy, and a batch only takes longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_S = 1.0  # of one batch; what takes longer is not doubled
 
 
 def check_batches(options: CompileOptions, engine: Engine) -> None:
-    """ConfigError where batches are to be chosen and nothing says how long they take; before the work starts."""
+    """Raise ConfigError, before the work starts, if batches are to be chosen without a source for their times."""
     if options.max_batch != "auto" or options.latency_profile is not None:
         return
     if why := engine.cannot_run():
@@ -87,7 +87,7 @@ def batches_step(job: Job, lengths: Sequence[int]) -> Entry:
 
 
 def batches_of(job: Job, entry: Entry) -> tuple[BatchChoice, ...]:
-    """The rows of each length, by what was measured. ConfigError where not even one row each fits into the memory."""
+    """The rows of each length, from the measurements. ConfigError if not even one row each fits into the memory."""
     measured: dict[int, dict[int, float]] = {}
     for length, rows, us in entry.meta["points"]:
         measured.setdefault(length, {})[rows] = us
@@ -97,7 +97,7 @@ def batches_of(job: Job, entry: Entry) -> tuple[BatchChoice, ...]:
 
 
 def _memory(weights: int | None, before: int | None, after: int | None, tokens: int) -> dict[str, float | None]:
-    """What is beside the weights belongs to the tokens of the largest batch that ran."""
+    """Memory in addition to the weights is attributed to the tokens of the largest batch that ran."""
     if weights is None or before is None or after is None:
         return {"weights_mb": None, "token_mb": None}
     return {"weights_mb": max(0, weights) / 1e6, "token_mb": max(0, after - before - weights) / 1e6 / tokens}

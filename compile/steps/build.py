@@ -1,6 +1,6 @@
 """Step 9, build: the engine's files for one runtime, a whole Triton model version but for the model code.
 
-Input: the specialised graph and the export's weights. Output: whatever the engine back-end writes.
+Input: the specialised graph and the export's weights. Output: the files that the engine back-end writes.
 Cache key: both contents, the engine, its versions, the runtime's shape, this code. Check: the back-end opens it.
 """
 

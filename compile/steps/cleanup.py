@@ -1,4 +1,4 @@
-"""Step 4, cleanup: the exported graph with nothing in it that the engines need not read.
+"""Step 4, cleanup: the exported graph reduced to the parts that the engines need.
 
 Input: the export. Output: `model.onnx` and `weights.bin`, the weights linked when they did not change.
 Cache key: the export's files, versions of onnx, onnx-ir and onnxscript, this code.
@@ -62,8 +62,8 @@ def _clean(source: Path, folder: Path) -> dict[str, Any]:
 class Graph:
     """A graph whose weights are memory-mapped.
 
-    onnx and onnx-ir refuse to read weights from a file that has several hard links, as those of the cache have; so the
-    mapping is ours. Weights that no pass has touched are written back as what they were: a place in the file.
+    onnx and onnx-ir refuse to read weights from a file with several hard links, such as those in the cache, so this
+    class maps them itself. Weights that no pass has touched are written back unchanged, as a place in the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +94,7 @@ class Graph:
         return used >= weights.stat().st_size * (1 - _UNUSED_SHARE)
 
     def write(self, path: Path) -> None:
-        """Write the graph alone. What was mapped stays in its file, any other constant goes into the graph."""
+        """Write the graph alone. Mapped weights stay in their file; other constants go into the graph."""
         import onnx_ir
 
         for value in self.model.graph.initializers.values():
@@ -177,7 +177,7 @@ def signature_of(model: onnx_ir.Model) -> list[tuple[str, str, list[str]]]:
 
 
 def check_signature(model: onnx_ir.Model, wanted: list[tuple[str, str, list[str]]], step: str) -> None:
-    """CompileError when the passes changed what the graph takes or gives."""
+    """Raise CompileError if the passes changed the graph's inputs or outputs."""
     found = signature_of(model)
     if found != wanted:
         changed = [f"{old} became {new}" for old, new in zip(wanted, found, strict=False) if old != new]

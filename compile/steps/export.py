@@ -55,7 +55,7 @@ def tools_of(model: SourceModel) -> tuple[str, ...]:
 def export_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry:
     """Entry with the graph and its weights in `precision`; meta: `outputs` (as OutputTensor fields) and `notes`.
 
-    Whatever the precision, the inputs are INT64 and the outputs FP32.
+    For every precision, the inputs are INT64 and the outputs FP32.
     """
     parts = {
         "hashes": model.hashes,
@@ -208,7 +208,7 @@ def describe_output(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _tidy(folder: Path) -> None:
-    """Name the weights file, and drop what only a debugger of the exporter reads: it is nine tenths of the graph."""
+    """Name the weights file, and drop the exporter's debug data, which is nine tenths of the graph."""
     import onnx
 
     graph_path = folder / GRAPH

@@ -1,7 +1,7 @@
-"""Step 3, export, for an ONNX file: the same graph in the shape that the other steps take.
+"""Step 3, export, for an ONNX file: the same graph in the form that the other steps expect.
 
 Inputs INT64 [rows, tokens], outputs FP32 with the wanted one first, both axes named, an opset that the tools read, and
-half precision where it is asked for. The file that was given is not changed.
+half precision on request. The given file is not changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SENTENCE = "sentence_embedding"
 _OLDEST_OPSET, _CONVERTED_OPSET = 13, 18  # the passes of onnxscript write operators as they are since opset 13
-_IR_VERSION = 10  # newer ones say nothing more of such graphs, and engines refuse what they do not know
+_IR_VERSION = 10  # newer versions add nothing for such graphs, and engines reject versions that they do not know
 # Sums of squares, which half precision overflows: layer norms as older exporters wrote them.
 _KEEP_FLOAT32 = (
     *("LayerNormalization", "SimplifiedLayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization"),
@@ -55,7 +55,7 @@ def normalise_onnx(model: SourceModel, precision: Precision, folder: Path) -> li
 
 
 def _proto(model: onnx_ir.Model) -> onnx.ModelProto:
-    """With the weights in it, as the converters want it."""
+    """The model with its weights inline, as the converters require."""
     import onnx_ir
 
     return onnx_ir.serde.serialize_model(model)
@@ -152,7 +152,7 @@ def _choose_outputs(source: SourceModel, found: Described) -> list[str]:
 
 
 def _keep_outputs(model: onnx_ir.Model, names: list[str]) -> None:
-    """Only these outputs, in this order, in float32."""
+    """Keep only these outputs, in this order, in float32."""
     import onnx_ir
 
     graph = model.graph
@@ -173,7 +173,7 @@ def _keep_outputs(model: onnx_ir.Model, names: list[str]) -> None:
 
 
 def _append_pooling(model: onnx_ir.Model, source: SourceModel, hidden_name: str) -> None:
-    """Pool the hidden states of the tokens, where the graph ends with these, as a new first output."""
+    """Pool the tokens' hidden states into a new first output, for a graph that ends with them."""
     import onnx_ir
 
     graph = model.graph
@@ -192,7 +192,7 @@ def _append_pooling(model: onnx_ir.Model, source: SourceModel, hidden_name: str)
 def _name_axes(
     path: Path, source: SourceModel, names: list[str], rows: int | None, tokens: int | None
 ) -> list[dict[str, Any]]:
-    """Write the outputs' shapes as they are when the graph runs; CompileError when it does not, or fixes an axis."""
+    """Write the outputs' shapes observed in a run; CompileError if the graph does not run, or fixes an axis."""
     import onnx
 
     first, second = ((rows or count, tokens or length) for count, length in ((2, 9), (3, 7)))

@@ -1,8 +1,8 @@
-"""The original model in the precision that it shall compute in, before it is exported.
+"""The original model cast to its target precision, before it is exported.
 
-Weights and activations are cast in torch, so that the graph says by itself where it computes in what: the engines take
-it as it is (TensorRT as a strongly typed network). What half precision would spoil stays in float32: the normalisation
-layers, which sum squares, and tables such as the frequencies of rotary positions.
+Weights and activations are cast in torch, so that the graph states the type of every computation: the engines take it
+as it is (TensorRT as a strongly typed network). Parts that half precision would spoil stay in float32: the
+normalisation layers, which sum squares, and tables such as the frequencies of rotary positions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def prepare_model(model: Any, precision: Precision) -> None:
 
 
 def _whole_norms(model: Any) -> None:
-    """Layer norms that a family writes out step by step become the one of torch, which is one node of the graph.
+    """Replace layer norms that a family writes out step by step by torch's, which is one node of the graph.
 
-    That of DeBERTa is the same function; its steps are fused by ONNX Runtime in a way that half precision breaks.
+    DeBERTa's is the same function, but ONNX Runtime fuses its steps in a way that half precision breaks.
     """
     import torch
 
@@ -39,7 +39,7 @@ def _whole_norms(model: Any) -> None:
 def _cast(model: Any, precision: Precision) -> None:
     """Cast weights and activations in place.
 
-    Normalisation layers keep float32 weights; what goes in is cast up and what comes out is cast down.
+    Normalisation layers keep float32 weights; their inputs are cast up and their outputs cast down.
     """
     import torch
 
@@ -59,7 +59,7 @@ def _cast(model: Any, precision: Precision) -> None:
 
 
 def _is_norm(module: torch.nn.Module) -> bool:
-    """LayerNorm, RMSNorm and the like: leaves, as some families call a block with such a layer by a like name."""
+    """Whether it is LayerNorm, RMSNorm or the like. Only leaves count: some families name a whole block similarly."""
     return type(module).__name__.endswith("Norm") and next(module.children(), None) is None
 
 

@@ -110,7 +110,7 @@ _SPAN_HEADS = {family: head if family == "modernbert" else ("", "qa_outputs") fo
 
 def export_torch_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry:
     """Entry with the model folder; meta: `outputs` (as OutputTensor fields), `notes`, and `packs`, whether its family
-    may be packed. ConfigError for what has no torch model: an ONNX file, or inputs that are no text."""
+    may be packed. ConfigError for a source without a torch model: an ONNX file, or inputs other than text."""
     if model.onnx is not None or model.row_length is not None:
         raise ConfigError(f"{model.source} is not a folder of a text encoder for torch: use --engine onnxruntime")
     parts = {
@@ -128,8 +128,8 @@ def export_torch_step(cache: Cache, model: SourceModel, precision: Precision) ->
 
 
 def kinds_of(settings: EngineSettings, exported: Entry) -> EngineSettings:
-    """The settings with the kinds that pay for the family, where none are named. ConfigError for `packed` where the
-    family cannot be packed."""
+    """The settings, with the kinds that pay for the family if none are named. ConfigError for `packed` if the family
+    cannot be packed."""
     packs = bool(exported.meta["packs"])
     if "packed" in settings.kinds and not packs:
         family = exported.meta["family"]
@@ -183,8 +183,8 @@ def export_torch(model: SourceModel, precision: Precision, folder: Path) -> dict
 
 
 def convert(model: SourceModel, original: Any, precision: Precision) -> tuple[Architecture, dict[str, Any]]:
-    """The encoder that computes what the transformers model `original` does, and its float32 weights by the encoder's
-    names; of the family `transformers`, without weights, where it is none of ours."""
+    """The encoder equivalent to the transformers model `original`, and its float32 weights by the encoder's names; for
+    an unknown family, the family `transformers` without weights."""
     from arlo.templates.torch.encoder import Architecture
 
     config, family = original.config, model.model_type
@@ -271,7 +271,7 @@ def _bases(config: Any) -> tuple[float, ...]:
 
 
 def _head_of(model: SourceModel, config: Any) -> tuple[str, ...] | None:
-    """How a row becomes a vector, then the modules and activations of the head; None where it is none of ours."""
+    """The pooling of a row to a vector, then the head's modules and activations; None for an unknown head."""
     if model.task == "embedding":
         return ("",)
     by_task = {"token-classification": _TOKEN_HEADS, "question-answering": _SPAN_HEADS}

@@ -1,7 +1,7 @@
-"""What a model folder says besides config.json and the weights, read as sentence-transformers and transformers read it.
+"""The files of a model folder besides config.json and the weights, read like sentence-transformers and transformers do.
 
-modules.json makes it a sentence-transformers folder, and then the files of its modules count. Without one that library
-starts from the transformer alone: mean pooling, no prompts, the limit of the tokenizer. So does this reader.
+A folder with modules.json is a sentence-transformers folder, and the files of its modules count. Without it, that
+library starts from the transformer alone: mean pooling, no prompts, the limit of the tokenizer. So does this reader.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ _TRANSFORMER_KEYS = (
     *("transformer_task", "modality_config", "module_output_name", "processor_kwargs", "tokenizer_args"),
     *("max_seq_length", "do_lower_case", "unpad_inputs"),
 )
-# Options that sentence-transformers takes from its caller, whatever the folder says.
+# Options that sentence-transformers takes from its caller, never from the folder.
 _OF_CALLER = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code")
 _ACTIVATIONS = {
     **{"Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid"},
     "Identity": "",
 }
 _SUPPORTED = "Transformer, Pooling, Dense, LayerNorm, Normalize and Dropout"
-# Of these at least one is in every folder with a tokenizer.
+# Every folder with a tokenizer has at least one of these.
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "merges.txt", "bpe.codes", "*.tiktoken")
 _WEIGHTS = (".safetensors", ".bin", ".onnx", ".data", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".npz", ".ckpt")
-_NO_LIMIT = 10**20  # as transformers: what is larger stands for no limit
+_NO_LIMIT = 10**20  # the rule of transformers: a larger value means no limit
 _EMBEDDING = "sentence_embedding"
 _SAVED = "config_sentence_transformers.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """What a value in a JSON file may be, in words and as a check."""
+    """An allowed kind of value in a JSON file, in words and as a check."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -134,7 +134,7 @@ class Folder:
 
 
 def read_folder(root: Path) -> Folder:
-    """Read modules.json and what it names. ConfigError for what cannot be served as the folder says."""
+    """Read modules.json and the files it names. ConfigError for settings that cannot be served."""
     path = root / _SAVED
     folder = Folder(root=root, transformer=root)
     if not (root / "modules.json").is_file():  # then the libraries do not look at the settings either
@@ -172,7 +172,7 @@ def _modules(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def read_json(path: Path, problem: str) -> Any:
-    """The content of a JSON file; ConfigError where it is missing (`problem` says what that means) or damaged."""
+    """The content of a JSON file; ConfigError if it is missing (`problem` explains the consequence) or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
@@ -184,7 +184,7 @@ def read_json(path: Path, problem: str) -> Any:
 
 
 def read_object(path: Path, problem: str = "it cannot be read") -> Settings:
-    """The same of a file that holds an object."""
+    """The content of a JSON file that holds an object."""
     found = read_json(path, problem)
     if not isinstance(found, dict):
         raise ConfigError(f"{path} holds no JSON object: copy the model folder again")
@@ -263,15 +263,15 @@ def _with_transformer(folder: Folder, path: Path) -> Folder:
 
 
 def _own_options(options: Any) -> Any:
-    """Without those that do not count in a folder."""
+    """The options without those that are ignored in a folder."""
     if not isinstance(options, dict):
         return options
     return {key: value for key, value in options.items() if key not in _OF_CALLER}
 
 
 def _with_limit(folder: Folder, config: Settings) -> Folder:
-    """What AutoTokenizer gets from sentence-transformers as model_max_length, or reads itself: the first that is
-    named. config: of the module Transformer."""
+    """The folder with the model_max_length that AutoTokenizer gets from sentence-transformers or reads itself: the
+    first one named. config: of the module Transformer."""
     file = "tokenizer_config.json"
     files = [path / file for path in (folder.transformer, folder.root) if (path / file).is_file()]
     own = read_object(files[0]) if files else Settings({}, folder.transformer / file)
@@ -331,7 +331,7 @@ def _weights(path: Path) -> Path:
 
 
 def _with_settings(folder: Folder) -> Folder:
-    """With what config_sentence_transformers.json says: the prompts, and the size of the vectors."""
+    """The folder with the settings of config_sentence_transformers.json: the prompts, and the size of the vectors."""
     config = folder.saved
     if config.read("model_type", TEXT, "SentenceTransformer") not in ("SentenceTransformer", "CrossEncoder"):
         raise config.refused("model_type", "has answers that are not served", "give a dense encoder or a reranker")
@@ -348,7 +348,7 @@ def _with_settings(folder: Folder) -> Folder:
 
 
 def _refuse_hidden_prompts(folder: Folder) -> None:
-    """Workers are not told which tokens are the prompt's, so none can be left out of the pooling."""
+    """Raise ConfigError if the pooling excludes the prompt: workers do not know which tokens belong to it."""
     for kind, place in _modules(folder.root):
         path = place / "config.json"
         if kind == "Pooling" and not read_object(path).get("include_prompt", True):

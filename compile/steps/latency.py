@@ -1,15 +1,15 @@
 """Step 11, latency profile: how long each runtime takes on this machine, by length and batch.
 
 Input: the built engine. Output: LatencyPoints in microseconds, and the memory that the engine takes. Cache key: the
-engine's files, the device, the threads, versions, this code. Check: the process had a core for itself; where it had
-not, a warning says so.
+engine's files, the device, the threads, versions, this code. Check: the process had a core for itself; otherwise a
+warning is logged.
 
-It is a measurement in this process, without Triton around it. Other work on the machine only ever adds time, so the
-lower quartile of the repetitions is taken, and a point that took longer than one with more tokens or rows is measured
-again: the quicker time counts.
+The measurement runs in this process, without Triton. Other work on the machine only ever adds time, so the lower
+quartile of the repetitions is taken, and a point that took longer than one with more tokens or rows is measured again:
+the quicker time counts.
 
-The memory is what the process (the CPU) or the GPU has more in use once the engine was opened and ran its largest
-batch: weights, and room for what is computed. Triton's process around it is not in it.
+Memory is the increase in use, of the process (CPU) or of the GPU, once the engine was opened and ran its largest batch:
+weights and activations. Triton's own process is not included.
 """
 
 from __future__ import annotations
@@ -122,12 +122,12 @@ def latency_step(
 
 
 def times_of(entry: Entry) -> Times:
-    """What was measured."""
+    """The measured times."""
     return {(p[0], p[1]): p[2] for p in entry.meta["points"]}
 
 
 def busy_warning(entry: Entry) -> str:
-    """What to say where other work took the core away; empty when nothing did."""
+    """The warning if other work took the core away, else empty."""
     if min(entry.meta["cores"]) >= _BUSY or not entry.meta["device"].startswith("cpu"):  # a GPU leaves the core idle
         return ""
     return "the machine was busy while the latency was measured: measure again with --remeasure"
@@ -139,7 +139,7 @@ def points_of(entry: Entry) -> tuple[LatencyPoint, ...]:
 
 
 def _growth_mb(before: int | None, after: int | None) -> int | None:
-    """Rounded up; None where nothing was seen, as on a GPU that gave other memory back meanwhile."""
+    """Growth in MB, rounded up; None if there is none, as on a GPU where other memory was freed meanwhile."""
     if before is None or after is None or after <= before:
         return None
     return -(-(after - before) // 10**6)

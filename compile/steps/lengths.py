@@ -4,8 +4,8 @@ Input: the latency over the length, the lengths of the requests, the longest len
 what each further runtime would save. Cache key: the curve's points, the counts, the options, this code and that of
 `arlo.planning.lengths.choice`. Check: the longest length is served, and the model can read it.
 
-The latency comes from `options.latency_profile`; else it is measured here, where this machine runs the engine; else it
-is assumed, and the result says so. With lengths that the user named the same figures are made beside them.
+The latency comes from `options.latency_profile`; else it is measured here, if this machine runs the engine; else it is
+assumed, and the result notes it. With lengths named by the user, the same figures are computed for comparison.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT_LONGEST = 512
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LengthChoice:
-    """The choice and all that it rests on."""
+    """The choice and its inputs."""
 
     choice: Choice
     curve: SourcedCurve
@@ -39,12 +39,12 @@ class LengthChoice:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """To build: those that the user named, else the best."""
+        """The lengths to build: those that the user named, else the best."""
         return (self.choice.given or self.choice.chosen).lengths
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know or do."""
+        """Notes and recommendations for the reader."""
         said = list(self.curve.notes)
         if self.traffic.cut_share > 0:
             said.append(
@@ -57,8 +57,8 @@ class LengthChoice:
 def choose_step(job: Job, *, measure: Measure | None = None) -> Entry:
     """Entry with meta `lengths` (ascending, to build), `notes` (for people), and what `choice_of` reads.
 
-    measure: microseconds of one row at lengths in tokens, in the place of a measurement of the dynamic runtime here.
-    With `options.lengths` named, these are the lengths, and the best ones stand beside them. ConfigError for a
+    measure: microseconds of one row at lengths in tokens, replacing a measurement of the dynamic runtime here. With
+    `options.lengths` named, these are the lengths, and the best ones are reported next to them. ConfigError for a
     histogram or latency profile that cannot be read, and for a longest length that the model cannot read or that
     was not measured.
     """
@@ -89,7 +89,7 @@ def choose_step(job: Job, *, measure: Measure | None = None) -> Entry:
 
 
 def choice_of(entry: Entry) -> LengthChoice:
-    """The choice that a step made; the figures are made anew from its inputs, in milliseconds."""
+    """The choice that a step made; its figures are recomputed from the step's inputs, in milliseconds."""
     return _choice(entry.meta["inputs"])
 
 
@@ -109,12 +109,12 @@ def choose_lengths(
 
 
 def evaluate(choice: LengthChoice, lengths: tuple[int, ...]) -> Evaluation:
-    """What other lengths would cost, on the same curve and traffic."""
+    """The cost of other lengths on the same curve and traffic."""
     return planning.evaluate(lengths, choice.curve.curve, choice.traffic.counts)
 
 
 def longest_served(options: CompileOptions, max_tokens: int | None) -> int:
-    """The longest length to serve; `max_tokens` is what the model can read, None: any length."""
+    """The longest length to serve; `max_tokens` is the model's limit, None: any length."""
     if isinstance(options.lengths, tuple):
         return options.lengths[-1]
     if options.max_length is None:

@@ -4,15 +4,15 @@ Input: the source model, the lengths of the build. Output: `reference.npz`, see 
 Cache key: the model's hashes, the rows, versions, this code; for each length by itself, so that another length added
 computes only its own. A warm build loads neither torch nor the model. Check: every answer is a number.
 
-What is run. A static runtime pads every row to its length, so that a row costs what a full one does, and many short
-rows cost as much as few long ones. Each length gets rows for about 8,192 tokens, but at least 16 and at most 128 rows:
-on two cores MiniLM computes 8,192 tokens in a second. Where a row has one label (classifiers, rerankers) the shortest
-length gets up to 1,000 rows, because a share of 99.9 % means nothing over fewer; weights and precision are those of
-all lengths. Above 512 MB of weights it is half of that.
+Number of rows. A static runtime pads every row to its length, so a short row costs as much as a full one. Each length
+gets rows for about 8,192 tokens, but at least 16 and at most 128 rows: on two cores MiniLM computes 8,192 tokens in a
+second. If a row has one label (classifiers, rerankers), the shortest length gets up to 1,000 rows, because a share of
+99.9 % means nothing over fewer; weights and precision are the same for all lengths. Above 512 MB of weights these
+numbers are halved.
 
-Which rows. The four that show mistakes first: full, one token more than the length below takes, half, the shortest
-real text; then lengths spread over those that are sent to this runtime, a third of them full. Rerankers get pairs of
-texts, other models with token types in every fourth row.
+Choice of rows. First the four that reveal mistakes best: full, one token more than the next shorter length takes, half,
+the shortest real text; then lengths spread over those that this runtime serves, a third of them full. Rerankers get
+pairs of texts, other models with token types in every fourth row.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def reference_step(
 ) -> Entry:
     """Entry with `reference.npz` for runtimes of these maximum lengths, ascending.
 
-    importance: what that output sums, where there is one. It is computed from the attention of the torch model; an ONNX
-    file shows none, so that there its laws alone are checked (arlo.compile.signals.laws).
+    importance: the sums of that output, if there is one. It is computed from the attention of the torch model; an ONNX
+    file exposes none, so only its laws are checked (arlo.compile.signals.laws).
     meta: `levels` (length, as text -> key of its rows and answers), `rows`, `tokens`. CompileError when the original
     model does not load or does not answer in numbers.
     """
@@ -212,10 +212,10 @@ def _confidence(logits: NDArray[np.float32], activation: str) -> NDArray[np.floa
 
 
 class _Original:
-    """The original model as users run it. Loads it when first asked.
+    """The original model as users run it, loaded on first use.
 
-    torch: with the attention that transformers chooses, not the one that is exported: one more independent part. Only
-    where importance is asked for it is the plain one, as no other shows itself.
+    torch: with the attention that transformers chooses, not the exported one, for more independence. Only if importance
+    is requested it is the plain one, because no other exposes its weights.
     An ONNX file: with ONNX Runtime on the CPU, untouched by any step of the build.
     """
 
@@ -228,8 +228,8 @@ class _Original:
     def answer(self, batches: Sequence[Sequence[Row]]) -> list[dict[str, NDArray[np.float32]]]:
         """Answers [rows, *dims] or [rows, tokens, *dims] by output for each batch, whose rows have one length.
 
-        Each core computes batches of its own: threads that share an operation would wait for each other at its end,
-        which takes ten times as long where other work runs on the machine.
+        Each core computes its own batches: threads that share an operation would wait for each other at its end, which
+        takes ten times as long on a busy machine.
         """
         # A file for one length answers no row without its padding, and how much there is may be part of its answer.
         inputs = [pad(self._model.inputs, rows, self._model.fixed_tokens or len(rows[0])) for rows in batches]
@@ -285,7 +285,7 @@ class _Original:
                 self._loaded = open_session(_onnx(self._model), 1)
             except Exception as error:  # ONNX Runtime raises its own kinds
                 raise CompileError(f"reference: ONNX Runtime does not open the original file ({error})") from error
-        whole = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}  # what is none keeps its type
+        whole = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}  # other tensors keep their type
         known = {tensor.name: whole.get(tensor.type) for tensor in self._loaded.get_inputs()}
         names = [tensor.name for tensor in self._loaded.get_outputs()]
 
@@ -315,7 +315,7 @@ class _Original:
         total = np.zeros(layers[0].shape[::3], np.float64)
         for layer in layers[-self._importance.layers :]:
             shares = layer.double()
-            if (shares.sum(-1) - 1).abs().max() > _NO_SHARES:  # SqueezeBERT shows what is before the softmax
+            if (shares.sum(-1) - 1).abs().max() > _NO_SHARES:  # SqueezeBERT returns the scores before the softmax
                 shares = shares.softmax(-1)
             total += shares.sum((1, 2)).numpy()
         return {IMPORTANCE: total.astype(np.float32)}

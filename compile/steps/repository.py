@@ -1,8 +1,8 @@
-"""Step 12, repository: the Triton model repository, written beside its place and moved there in one step.
+"""Step 12, repository: the Triton model repository, written next to its destination and moved there in one step.
 
 Input: the built engines. Output: a folder per runtime (config.pbtxt, the model code if any and the engine's files in
-1/), tokenizer.json and the manifest arlo.json, last. Cache key: none, it is links and small files. Check: the place is
-free or an earlier build; weights are hard-linked, so eight lengths take the disk space of one.
+1/), tokenizer.json and the manifest arlo.json, last. Cache key: none, it is links and small files. Check: the
+destination is free or an earlier build; weights are hard-linked, so eight lengths take the disk space of one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from arlo.errors import CompileError, ConfigError
 
 
 def building_prefix(out: Path) -> str:
-    """How the names of temporary folders beside `out` begin; the next build removes those of killed ones."""
+    """Name prefix of temporary folders next to `out`; the next build removes those of killed builds."""
     return f".{out.name}.building-"
 
 
 @contextlib.contextmanager
 def staging(out: Path) -> Iterator[Path]:
-    """A new folder beside `out`, gone afterwards unless `publish` moved it. ConfigError when `out` is no good."""
+    """A new folder next to `out`, removed afterwards unless `publish` moved it. ConfigError when `out` is unusable."""
     out = out.resolve()
     if out.exists():
         if not out.is_dir():
@@ -61,7 +61,7 @@ class RepositoryWriter:
         (version.parent / "config.pbtxt").write_text(config)
         for path in code:
             shutil.copyfile(path, version / path.name)
-        # An engine may refuse files with several links: then its build step copied, and so does this one.
+        # An engine may reject files with several links: then its build step copied, and so does this one.
         place = self._link if built.meta.get("share", True) else shutil.copyfile
         for file in built.files:
             place(built.folder / file, version / file)

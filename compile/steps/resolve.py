@@ -1,6 +1,6 @@
-"""Step 1, resolve: read a local model folder without loading it, and refuse early what cannot be compiled.
+"""Step 1, resolve: read a local model folder without loading it, and reject early a model that cannot be compiled.
 
-Input: a Hugging Face folder (config.json, weights, tokenizer), a sentence-transformers folder (modules.json beside), or
+Input: a Hugging Face folder (config.json, weights, tokenizer), a sentence-transformers folder (with modules.json), or
 an ONNX file, see `resolve_onnx`.
 Output: a `SourceModel`. Cache key: none; the content hashes that it takes are the keys of the other steps.
 Check: the folder is whole, its model is an encoder, and the asked lengths fit it.
@@ -78,7 +78,7 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SourceModel:
-    """What the folder says about the model."""
+    """The folder's description of the model."""
 
     name: str  # of the logical model
     folder: Path  # holds config.json and the weights, or the ONNX file
@@ -115,7 +115,7 @@ class SourceModel:
 
     @property
     def content(self) -> dict[str, Any]:
-        """All that the folder says, wherever it lies: for keys of caches."""
+        """The folder's content, independent of its path, for cache keys."""
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value for name, value in named.items() if not isinstance(value, Path)} | {
             "layers": [layer.kind for layer in self.layers]
@@ -123,7 +123,7 @@ class SourceModel:
 
     @property
     def row_length(self) -> int | None:
-        """Of every row, where it has no token ids."""
+        """The length of every row of a model without token ids; None with token ids."""
         return row_length(self.inputs)
 
 
@@ -138,7 +138,7 @@ def demo_model_path() -> Path:
 
 
 def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
-    """Read the source folder. ConfigError says what is wrong with it and what to do."""
+    """Read the source folder. ConfigError names the problem and its remedy."""
     root, name = options.source, options.name
     if str(root) == DEMO_MODEL and not root.exists():
         root, name = demo_model_path(), name or DEMO_MODEL
@@ -228,7 +228,7 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     if not said.found:
         said = read_folder(tokenizer_folder)
     task = files.task_of(path, options, found)
-    # What the graph pools by itself is not pooled again.
+    # An output that the graph has pooled itself is not pooled again.
     answered = any(len(axes) == 2 for name, axes in found.outputs.items() if name != POOLER)
     pools = task == "embedding" and not answered and not found.tensors
     hashes = files.hashes_of(path, found, hasher)
@@ -279,12 +279,12 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
 
 
 def _tasks(config: Settings) -> dict[str, tuple[str, ...]]:
-    """That share the model, as `arlo adapt` writes them into config.json."""
+    """Labels of the tasks that share the model, as `arlo adapt` writes them into config.json."""
     return {name: tuple(labels) for name, labels in config.read("arlo_tasks", TEXTS_BY_NAME, {}).items()}
 
 
 def _task_input(path: Path, by_task: bool, tasks: dict[str, tuple[str, ...]]) -> tuple[InputTensor, ...]:
-    """ConfigError where the graph and config.json do not say the same."""
+    """The input `task`, if any. ConfigError if the graph and config.json disagree."""
     if by_task != bool(tasks):
         raise ConfigError(
             f"{path} has {'an' if by_task else 'no'} input task, and its config.json {'' if tasks else 'no '}arlo_tasks"
@@ -324,8 +324,8 @@ def _tokenizer_notes(*folders: Path) -> tuple[str, ...]:
 
 
 def _refuse_generators(said: Folder, config: Settings) -> None:
-    """ConfigError for what generates text. With a pooling in modules.json a decoder is an embedder, and an
-    encoder-decoder is one by its encoder, where that can be loaded alone."""
+    """Raise ConfigError for models that generate text. With a pooling in modules.json a decoder is an embedder, and an
+    encoder-decoder is one by its encoder, if that can be loaded alone."""
     folder, kind = said.transformer, config.read("model_type", TEXT, "")
     if not kind:
         raise ConfigError(f"{folder / 'config.json'} has no model_type: it is not a Hugging Face transformers model")
@@ -363,9 +363,9 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _graph_instead(root: Path, folder: Path) -> Path | None:
-    """The ONNX file to compile where the weights in `folder` are missing, or PyTorch, which reads them.
+    """The ONNX file to compile if the weights in `folder` are missing, or PyTorch, which reads them.
 
-    None where there is none, or several and none of them is called model.onnx.
+    None if there is no such file, or several and none of them is called model.onnx.
     """
     if _has_weights(folder) and (importlib.util.find_spec("torch") or not importlib.util.find_spec("onnx")):
         return None

@@ -1,8 +1,8 @@
-"""Step 1, resolve, for an ONNX file: what it takes, what it gives, and what of it cannot be served.
+"""Step 1, resolve, for an ONNX file: its inputs, its outputs, and the parts that cannot be served.
 
 The file is one that `optimum`, `sentence-transformers` or `torch.onnx` wrote: inputs [rows, tokens] named as in
-transformers, free axes. Beside it, or in the folder above one called `onnx`, there may be the config.json,
-modules.json and tokenizer files of the model; `options.tokenizer` names another folder for these.
+transformers, free axes. The config.json, modules.json and tokenizer files of the model may lie next to it, or in the
+parent of a folder called `onnx`; `options.tokenizer` names another folder for these.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WHOLE_PROTO_BYTES = 1 << 30
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Described:
-    """What an ONNX file says."""
+    """The description of an ONNX file."""
 
     inputs: dict[str, str]  # name -> INT64 or INT32; in the order of ROLES
     outputs: dict[str, list[int | str]]  # floating-point outputs: name -> axes; a free axis by name, or ""
@@ -107,7 +107,7 @@ def metadata_folders(path: Path, options: CompileOptions) -> list[Path]:
 
 
 def task_of(path: Path, options: CompileOptions, found: Described) -> str:
-    """The task asked for, or the one that the outputs tell; ConfigError when these do not go together.
+    """The requested task, or the one that the outputs imply; ConfigError if these conflict.
 
     `logits` [rows, 1]: reranker; [rows, labels]: sequence classification; [rows, tokens, labels]: token classification;
     `start_logits` and `end_logits`: question answering; neither: embedding.
@@ -255,7 +255,7 @@ def _precision(proto: onnx.ModelProto) -> str:
 
 
 def _external(path: Path, proto: onnx.ModelProto) -> tuple[tuple[Path, ...], int]:
-    """Files with weights beside the graph, whole; and the bytes in them."""
+    """Weight files next to the graph, all complete, and their bytes."""
     ends: dict[str, int] = {}
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:

@@ -24,7 +24,7 @@ _KINDS = {1: "FP32", 2: "UINT8", 6: "INT32", 7: "INT64", 10: "FP16"}  # by Tenso
 
 
 def tensor_inputs(path: Path, inputs: Sequence[onnx.ValueInfoProto]) -> tuple[InputTensor, ...]:
-    """The inputs, in the order of the file. ConfigError for what has free axes beside the rows."""
+    """The inputs, in the order of the file. ConfigError for an input with free axes in addition to the rows."""
     found = []
     for value in inputs:
         kind = value.type.tensor_type
@@ -40,7 +40,7 @@ def tensor_inputs(path: Path, inputs: Sequence[onnx.ValueInfoProto]) -> tuple[In
 
 
 def picture_inputs(config: Settings) -> tuple[InputTensor, ...]:
-    """Of a vision transformer in transformers, none of another model. ConfigError for what cannot be served."""
+    """Inputs of a vision transformer in transformers; none for other models. ConfigError if it cannot be served."""
     if not {"image_size", "patch_size"} <= config.keys():
         return ()
     image, patch = config["image_size"], config.read("patch_size", SIZE, 1)

@@ -4,8 +4,8 @@ Input: the cleaned graph. Output: `model.onnx` alone; it still points at the `we
 Cache key: the graph, the fixed axes, versions of the tools, this code.
 Check: inputs and outputs are those of the source but for the fixed axes; `build` opens it and compares the shapes.
 
-Most of what the exporter writes beside the model's own arithmetic computes shapes. With the axes known it is constant:
-an engine then has no shape to compute, neither on the CPU beside a GPU nor in a CUDA graph.
+Most nodes that the exporter adds to the model's arithmetic compute shapes. With the axes known they are constant: an
+engine then has no shape to compute, neither on a GPU's host CPU nor in a CUDA graph.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Step 2, tokenizer: one `tokenizer.json` that turns text into ids, without a length of its own.
+"""Step 2, tokenizer: one `tokenizer.json` that turns text into ids, without a length limit.
 
 Input: the source folder. Output: `tokenizer.json`, or none when the folder has no tokenizer (then clients send ids).
 Cache key: all files of the folder but weights, options, this code. Check: on odd texts and pairs it gives the ids of
 AutoTokenizer.
 
-The tokenizer is what AutoTokenizer makes of the folder: tokenizer_config.json, added_tokens.json and
-special_tokens_map.json change what tokenizer.json says. Padding is dropped: that is the gateway's work. So is the
-length that texts are cut to (the MiniLM folder would cut each to 128 tokens without a word); the side remains if it is
+The tokenizer is the one that AutoTokenizer makes of the folder: tokenizer_config.json, added_tokens.json and
+special_tokens_map.json override tokenizer.json. Padding is dropped, because the gateway pads. The truncation length is
+dropped as well (the MiniLM folder would silently cut each text to 128 tokens); the truncation side remains if it is
 left.
 """
 
@@ -25,7 +25,7 @@ from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import CompileError
 
 FILE_NAME = "tokenizer.json"
-# A length that no text has: the file says on which side texts are cut, and not where.
+# A length that no text reaches: the file states the side on which texts are cut, not the limit.
 _LEFT = {"direction": "Left", "max_length": 2**31 - 1, "strategy": "LongestFirst", "stride": 0}
 _BARE = 2  # tokens that a vocabulary made of nothing has besides the special ones
 _TEXTS = (
@@ -40,8 +40,8 @@ _TEXTS = (
 
 
 def tokenizer_step(cache: Cache, hasher: Hasher, model: SourceModel) -> Entry:
-    """Entry whose folder holds `tokenizer.json`; its meta says {"found": False} when the source has none.
-    CompileError where AutoTokenizer makes none that `tokenizers` can run."""
+    """Entry whose folder holds `tokenizer.json`; its meta is {"found": False} if the source has none.
+    CompileError if AutoTokenizer makes none that `tokenizers` can run."""
     folder = model.tokenizer_folder
     found = has_tokenizer(folder) and model.row_length is None
     parts = {
@@ -103,7 +103,7 @@ def _load(folder: Path, model: SourceModel) -> Any:
 
 
 def _check(tokenizer: Any, path: Path) -> None:
-    """CompileError where the file gives other ids than transformers, whose code may change the text around it."""
+    """Raise CompileError if the file's ids differ from those of transformers, whose code may also change the text."""
     from tokenizers import Tokenizer
 
     try:

@@ -2,10 +2,10 @@
 
 Input: the built engine, its graph, the reference answers. Output: the fields of `arlo.catalog.manifest.Verification`.
 Cache key: the engine's files, the rows and answers, the precision, the tolerance, the device, versions, this code.
-Check: the bounds of `compare`, else CompileError names the length, what is wrong, where, and what to do.
+Check: the bounds of `compare`, else CompileError names the length, the problem, its place and its remedy.
 
-Where no device here runs the engine, the graph that it was built from is run by `stand_in` instead, which finds what
-is wrong with the graph, its precision and its shapes, but not a wrong kernel: `arlo compile verify` does, on the GPU.
+If no device here runs the engine, `stand_in` runs the graph that it was built from instead. That finds errors of the
+graph, its precision and its shapes, but not a wrong kernel: `arlo compile verify` does, on the GPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Answers = dict[str, NDArray[np.float32]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is verified: an opened engine and what is known about it."""
+    """The subject of verification: an opened engine and the known facts about it."""
 
     runner: Runner
     spec: RuntimeSpec
@@ -106,7 +106,7 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
 
 
 def _stand_in(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec, *, threads: int) -> tuple[str, Runner]:
-    """What runs an engine's model where no device here runs the engine."""
+    """The name of a replacement for an engine that no device here can run, and its runner."""
     if isinstance(job.engine, TorchEngine):
         return "torch", job.engine.open_on("cpu", built.folder, spec, threads=threads)
     graph, weights = specialised.folder / GRAPH, job.graph.folder / WEIGHTS
@@ -114,12 +114,12 @@ def _stand_in(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec, *, 
 
 
 def verification_of(entry: Entry) -> Verification:
-    """What `verify_step` found, for the manifest."""
+    """The findings of `verify_step`, for the manifest."""
     return Verification(**entry.meta)
 
 
 def verify(subject: Subject, rows: Sequence[Answered], *, ran_on: str, engine_ran: bool) -> Verification:
-    """Run the rows, with other padding and other neighbours too, and compare. CompileError when it is not exact."""
+    """Run the rows, also with other padding and other neighbours, and compare. CompileError if it is not exact."""
     comparison = Comparison(
         subject.task,
         subject.outputs,

@@ -15,7 +15,7 @@ _SHOWN = 4  # steps under way that a terminal names at a time
 
 @contextlib.contextmanager
 def display(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """What to give each event to."""
+    """Yield the function that displays each event."""
     if not stream.isatty():
         yield lambda event: _line(event, stream)
         return

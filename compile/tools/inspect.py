@@ -1,4 +1,4 @@
-"""`arlo compile inspect`: what a repository holds, in words and tables."""
+"""`arlo compile inspect`: the content of a repository, in words and tables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain; the exit code says whether the repository is whole."""
+    """Explain the repository; the exit code shows whether it is whole."""
     found = inspect_repository(args.repository)
     problems = check_files(found.repository, found.manifest) if args.check else None
     if args.json:
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_dict(found: Inspection, problems: Sequence[FileProblem] | None) -> dict[str, Any]:
-    """What --json prints: the manifest without its lists of files, and what was found beside it."""
+    """The output of --json: the manifest without its lists of files, and the findings of the inspection."""
     manifest = dataclasses.asdict(found.manifest)
     for runtime, each in zip(manifest["runtimes"], found.runtimes, strict=True):
         runtime.pop("files")
@@ -325,7 +325,7 @@ def _full(runtime: Runtime) -> list[Any]:
 
 
 def _down(value: float) -> str:
-    """Rounded down, so that only what is exact reads as such."""
+    """The value rounded down, so that only an exact 1 reads as 1."""
     return f"{int(value * 1e6) / 1e6:g}" if value < 1 else f"{int(value * 1e3) / 1e3:g}"
 
 
@@ -357,7 +357,7 @@ def _safe(text: str) -> str:
 
 
 def _section(console: Console, title: str) -> Callable[..., None]:
-    """Print a title; what is returned prints lines below it: indented, wrapped at words."""
+    """Print a title and return a function that prints lines below it, indented and wrapped at words."""
     console.print(f"\n[bold]{title}[/]")
 
     def say(text: str, *, markup: bool = False) -> None:

@@ -37,7 +37,7 @@ the others are verified and written all the same, and the manifest says of the f
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one runtime."""
+    """The result of verifying one runtime."""
 
     runtime: Runtime
     verification: Verification | None  # None: it failed
@@ -100,8 +100,8 @@ def verify_repository(
     """Verify the runtimes `names` (None: all) of a repository on this machine, in the order of the manifest.
 
     ConfigError when the repository, the names or its reference answers are wrong; EnvironmentProblem when nothing here
-    runs the engines. A runtime that fails does not stop the others. write: put what was found into `arlo.json`, where a
-    runtime that failed is one that is not verified.
+    runs the engines. A runtime that fails does not stop the others. write: put the results into `arlo.json`, which
+    marks a failed runtime as not verified.
     """
     manifest = Manifest.load(repository)
     if tolerance is not None and not tolerance > 0:

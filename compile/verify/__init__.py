@@ -1,1 +1,1 @@
-"""What verification compares: kept answers, bounds, and a stand-in for engines that cannot run here."""
+"""Verification: kept answers, bounds, and a replacement for engines that cannot run here."""

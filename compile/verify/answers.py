@@ -1,4 +1,4 @@
-"""`reference.npz`: the texts that every runtime is verified with, and what the original model answers to them.
+"""`reference.npz`: the texts that every runtime is verified with, and the original model's answers to them.
 
 It is written by `reference`, read by `verify` and `arlo compile verify`, and lies in the root of a repository, so that
 engines can be verified on another machine than the one that built them, without the original model.

@@ -1,7 +1,7 @@
-"""How the answers of a runtime are compared with those of the original model, and how far apart they may be.
+"""Comparison of a runtime's answers with those of the original model, and the bounds of their differences.
 
-Differences of single numbers are bounded by the precision. What users see of an answer is bounded too: the direction
-of an embedding, the label of a classifier, the order of a reranker's texts.
+The precision bounds differences of single numbers. The results that users see are bounded as well: the direction of an
+embedding, the label of a classifier, the order of a reranker's texts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPANS = "question-answering"  # its labels are the tokens where the answer begi
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a precision must reach."""
+    """The bounds that a precision must meet."""
 
     difference: float
     """Largest difference of any number. FP32: as it is; else a share of the output's largest number in the original,
@@ -61,7 +61,7 @@ alike pairs goes is decided by rounding, which differs between devices and preci
 
 @dataclasses.dataclass(slots=True)
 class Found:
-    """What a comparison measured, and where it was worst."""
+    """The measurements of a comparison, and the place of the worst."""
 
     rows: int = 0
     flips: set[int] = dataclasses.field(default_factory=set)  # rows by another merge: of them nothing else is counted
@@ -82,7 +82,7 @@ class Found:
 
     @property
     def flipped(self) -> int:
-        """How many rows are answered by another merge."""
+        """The number of rows whose tokens were merged differently."""
         return len(self.flips)
 
     @property
@@ -99,9 +99,9 @@ class Found:
 class Comparison:
     """Collects what one runtime answers.
 
-    task: of the model. importance: what that output sums, where there is one; it has laws of its own. Scales are those
-    of the original over all given rows, so that a bound is the same for all. flips: the model merges tokens,
-    so that rows beyond the bound are counted as by another merge.
+    task: of the model. importance: the sum that this output has, if there is one; it has its own laws. Scales are those
+    of the original over all given rows, so that one bound holds for all. flips: the model merges tokens, so rows beyond
+    the bound are counted as merged differently.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Comparison:
                 self.found.padding_at = f"{row}, {output.name}, {what}"
 
     def finish(self) -> Found:
-        """Compare the order of scores, which takes all rows, and return what was found."""
+        """Compare the order of scores, which needs all rows, and return the findings."""
         if self._scores:
             expected, answer = np.array(list(self._scores.values())).T
             indexes = list(self._scores)
@@ -243,7 +243,7 @@ class Comparison:
             self.found.flip_at = place
 
     def _other_labels(self, answer: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Where [rows, labels] have other labels, and no near tie excuses it."""
+        """Mask of the rows in [rows, labels] whose labels differ without a near tie."""
         expected, answer = np.atleast_2d(expected), np.atleast_2d(answer)
         every = np.arange(len(expected))
         margin = expected[every, expected.argmax(-1)] - expected[every, answer.argmax(-1)]
@@ -280,15 +280,15 @@ def refusals(found: Found, bounds: Bounds) -> list[str]:
 
 
 def _largest(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
-    """The largest difference; NaN when a number on either side is none."""
+    """The largest difference; NaN if a value on either side is NaN."""
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         return math.nan
     return float(np.abs(left.astype(np.float64) - right).max(initial=0.0))
 
 
 def _size(answer: NDArray[np.float32]) -> float:
-    """The largest number of an answer, but for those that stand for no class of the row's task: next to them anything
-    would be small."""
+    """The largest number of an answer, ignoring fill values for classes that the row's task lacks: next to them any
+    number would be small."""
     return float(np.abs(answer[answer != NO_CLASS]).max(initial=0.0))
 
 

@@ -1,9 +1,9 @@
-"""Run the graph of an engine where the engine itself cannot run: ONNX Runtime on the CPU, rounding as the engine does.
+"""Run an engine's graph if the engine itself cannot run: ONNX Runtime on the CPU, rounding as the engine does.
 
 ONNX Runtime's CPU has no kernels for bfloat16 and few for float16: for the latter it computes in float32 and drops
 roundings between neighbours, which would hide an overflow. So every number of a half precision is computed in float32
-and rounded to that precision after each operation, which is what a device does that accumulates in float32. TensorRT
-fuses operations and then rounds less often: the stand-in is a little too strict.
+and rounded to that precision after each operation, like a device that accumulates in float32. TensorRT fuses operations
+and then rounds less often, so this check is a little too strict.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def rounded_after_each_node(proto: Any) -> Any:
         nodes.append(helper.make_node("Cast", [source], [f"{target}:rounded"], to=kind))
         nodes.append(helper.make_node("Cast", [f"{target}:rounded"], [target], to=TensorProto.FLOAT))
 
-    # Weights stay as they are, in their file; what reads them gets them as float32.
+    # Weights stay unchanged in their file; their readers get them as float32.
     widened = {tensor.name: f"{tensor.name}:float" for tensor in graph.initializer if tensor.data_type in halves}
     nodes.extend(helper.make_node("Cast", [name], [wide], to=TensorProto.FLOAT) for name, wide in widened.items())
     for node in graph.node:

@@ -1,7 +1,7 @@
-"""How the documents become a site (mkdocs calls these): README.md is the first page, and its table the navigation.
+"""Hooks of mkdocs that turn the documents into a site: README.md is the first page, and its table the navigation.
 
-Pages outside docs/ that documents link to become pages too. Links to what is none (sources, examples) become text, and
-must exist.
+Documents outside docs/ become pages if other pages link to them. Links to other files (sources, examples) become text;
+their targets must exist.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROW = re.compile(r"^\| (?P<wish>[^|]+) \| (?P<pages>[^|]*\]\([^|]*) \|$", re.MU
 
 
 def _place(path: str) -> str | None:
-    """Of a file of the repository, on the site; None: it is no page."""
+    """The place on the site of a file of the repository; None if it is not a page."""
     if path in MOVED:
         return MOVED[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else None
@@ -62,7 +62,7 @@ def _relinked(text: str, source: str) -> str:
 
 
 def _navigation() -> list[Any]:
-    """The README's table: a section for each row, a page once."""
+    """The navigation from the README's table: a section for each row, each page once."""
     seen, found = {"index.md"}, []
     for row in _ROW.finditer((ROOT / "README.md").read_text()):
         pages = []
@@ -79,13 +79,13 @@ def _navigation() -> list[Any]:
 
 
 def on_config(config: Any) -> Any:
-    """The navigation."""
+    """Set the site's navigation."""
     config["nav"] = _navigation()
     return config
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """The pages from outside docs/."""
+    """Add the pages from outside docs/."""
     for source, place in MOVED.items():
         text = (ROOT / source).read_text()
         files.append(File.generated(config, place, content=_relinked(text, source)))
@@ -96,7 +96,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Links of a document."""
+    """Rewrite the links of a document."""
     if page.file.src_uri in (API, *MOVED.values()):
         return markdown
     return _relinked(markdown, f"docs/{page.file.src_uri}")

@@ -1,9 +1,9 @@
-"""What every model here does with Triton's requests, whatever runs its engine.
+"""How every model here batches Triton's requests, independent of its engine.
 
-Inputs are INT64 [rows, tokens], or tensors of a size of their own; those that config.pbtxt calls optional are zeros
-when a request leaves them out.
-Requests of one length are joined into one run; only outputs that are asked for are computed and sent back. This file is
-copied beside each engine's model.py.
+Inputs are INT64 [rows, tokens], or tensors of a fixed size; those that config.pbtxt calls optional are zeros when a
+request omits them.
+Requests of one length are joined into one run; only requested outputs are computed and sent back. This file is copied
+next to each engine's model.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Member = tuple[int, Any, Tensors]  # place in the call, request, its inputs
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """What Triton says of the instance that is to be opened."""
+    """Triton's description of the instance to open."""
 
     folder: Path  # of the model's version
     device: str  # cpu or cuda
@@ -43,17 +43,17 @@ class Instance:
 
     @property
     def threads(self) -> int:
-        """Of the environment variable ARLO_THREADS, else of the parameter `threads`, else 1."""
+        """Threads from the environment variable ARLO_THREADS, else from the parameter `threads`, else 1."""
         return self.whole("threads", os.environ.get("ARLO_THREADS") or self.parameters.get("threads") or "1")
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Those that are recorded."""
+        """The recorded lengths."""
         return tuple(self.whole("lengths", text) for text in self.parameters.get("lengths", "").split(",") if text)
 
     @classmethod
     def of(cls, args: dict[str, str], config: dict[str, Any]) -> Instance:
-        """What `initialize` was given, and config.pbtxt within it."""
+        """Read the arguments of `initialize`, with the config.pbtxt in them."""
         return cls(
             folder=Path(args["model_repository"]) / args["model_version"],
             device="cuda" if args.get("model_instance_kind") == "GPU" else "cpu",
@@ -65,7 +65,7 @@ class Instance:
 
     @staticmethod
     def whole(name: str, text: str, *, least: int = 1) -> int:
-        """ValueError where it is none, or too small."""
+        """The whole number in `text`. ValueError if it is not one, or below `least`."""
         if not text.isdigit() or int(text) < least:
             raise ValueError(f"{name} {text!r} must be a whole number of {least} or more")
         return int(text)
@@ -75,15 +75,15 @@ class Encoder:
     """One instance. Triton calls `execute` from one thread at a time. `_session.run(outputs, inputs)` is the engine."""
 
     _session: Any
-    # The caller's mistakes, which must not look like ours: a gateway retries one and not the other.
+    # Errors of the caller, kept apart from ours: a gateway retries only ours.
     mistakes: tuple[type[Exception], ...] = (ValueError,)
 
     def open(self, instance: Instance) -> Any:
-        """The session; any error says why there is none."""
+        """Open the session; any error explains why it failed."""
         raise NotImplementedError
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session and run what is usual, so that no request pays for what happens once."""
+        """Open the session and run the usual shapes, so that no request pays for one-time work."""
         config = json.loads(args["model_config"])
         self.configure(config)
         instance = Instance.of(args, config)
@@ -108,17 +108,17 @@ class Encoder:
         dims = {entry["name"]: [int(size) for size in entry["dims"][rows:]] for entry in config["input"]}
         flat = [size for size in dims.values() if len(size) == 1]
         tokens = min(flat, key=lambda size: size[0] >= 0, default=[-1])  # the free one, where there is one
-        # Of a size of their own; the others all have one shape, [rows, tokens].
+        # Inputs of a fixed size; the others all have one shape, [rows, tokens].
         self._sizes = {name: tuple(size) for name, size in dims.items() if size != tokens}
         self._kinds = {entry["name"]: _KINDS.get(entry.get("data_type", ""), np.int64) for entry in config["input"]}
         self._outputs = [entry["name"] for entry in config["output"]]
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer every request, in order; a request that fails gets an error of its own."""
+        """Answer every request, in order; each failed request gets its own error."""
         if len(requests) == 1:
             return [self._answer_one(requests[0])]
         responses: list[Any] = [None] * len(requests)
-        groups: dict[int, list[Member]] = {}  # length -> what can run together
+        groups: dict[int, list[Member]] = {}  # length -> requests that can run together
         for index, request in enumerate(requests):
             try:
                 tensors = self._read(request)
@@ -196,7 +196,7 @@ def _response(answers: Tensors) -> Any:
 
 
 def _check(inputs: set[str], outputs: set[str], session: Any) -> None:
-    """RuntimeError where config.pbtxt names other tensors than the engine has."""
+    """Raise RuntimeError if config.pbtxt names tensors that the engine lacks."""
     if inputs != set(session.inputs):
         raise RuntimeError(_differ("inputs", inputs, set(session.inputs)))
     if not outputs <= set(session.outputs):

@@ -1,4 +1,4 @@
-"""NumPy arrays in and out of Triton's tensors. Copied beside each model.py.
+"""NumPy arrays in and out of Triton's tensors. Copied next to each model.py.
 
 Triton's Python backend reads arrays by the memory layout of the NumPy that it was compiled for. For Triton 2.51 that is
 NumPy 1. With NumPy 2 it reports no error, but every element of an input equals the first one, and outputs carry no

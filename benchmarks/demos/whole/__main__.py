@@ -104,7 +104,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """What one run of the demo is made of."""
+    """The state of one run of the demo."""
 
     config: Config
     manifest: Manifest
@@ -174,14 +174,14 @@ def _interrupted(demo: Demo) -> int:
 
 
 def fresh(out: Path) -> Path:
-    """`out`, or where that holds a report already the first of out-2, out-3, ... that does not."""
+    """`out`, or if that already holds a report, the first of out-2, out-3, ... that does not."""
     names = itertools.chain([out], (out.with_name(f"{out.name}-{number}") for number in itertools.count(2)))
     return next(folder for folder in names if not (folder / "result.json").exists())
 
 
 def for_demo(config: Config, out: Path) -> Config:
-    """The configuration on free ports and with a run folder of its own, so that `arlo serve` can run beside it, and
-    with no more workers than this machine has cores for, where it only counts them.
+    """The configuration on free ports and with its own run folder, so that `arlo serve` can run at the same time. If it
+    only counts workers, the count is limited to the cores of this machine.
     """
     count = config.workers.count
     if count is not None and not config.deployment.instances:
@@ -213,8 +213,8 @@ async def served(
     manifest: Manifest | None = None,
     moves: bool = False,
 ) -> T | None:
-    """Start the cluster, do `work` in a thread with its gRPC address, stop the cluster. None when it was interrupted
-    before the work began. The event that `work` gets is set when it should end. moves: say what was planned meanwhile.
+    """Start the cluster, do `work` in a thread with its gRPC address, stop the cluster. None if interrupted before the
+    work began. The event passed to `work` is set when it should end. moves: report the plans made meanwhile.
     """
     from arlo.control.plane import Cluster
     from arlo.control.pool import make_pool
@@ -223,7 +223,7 @@ async def served(
     config = config or demo.config
 
     def report(text: str) -> None:
-        if not text.startswith("serving "):  # what is served and why was said before
+        if not text.startswith("serving "):  # the deployment and its reasons were printed before
             demo.say("serve", text)
 
     cluster = Cluster(config, manifest or demo.manifest, make_pool(config), report=report)
@@ -252,7 +252,7 @@ async def _pass_on(stop: asyncio.Event, ended: threading.Event) -> None:
 
 
 async def measured(demo: Demo) -> tuple[Asked | None, Capacity | None]:
-    """What to ask of the cluster, and what it was measured to do. (None, None) when it was interrupted."""
+    """The load to offer the cluster, and its measured capacity. (None, None) if interrupted."""
     args = demo.args
     if args.rate is not None and args.slo_ms is not None:
         return plan(None, rate=args.rate, slo_ms=args.slo_ms), None
@@ -322,7 +322,7 @@ def replay(demo: Demo, rate: float, endpoint: str, stop: threading.Event) -> Rep
 
 
 def about(demo: Demo, asked: Asked, found: Capacity | None, others: float | None) -> list[str]:
-    """What the report says of the machine, of what was served and of why it was asked what it was."""
+    """Lines of the report about the machine, the deployment and the reasons for rate and SLO."""
     from arlo.control.reconcile.choice import choose
     from arlo.replay.result import machine
 
@@ -345,8 +345,8 @@ def about(demo: Demo, asked: Asked, found: Capacity | None, others: float | None
 
 
 def second_part(demo: Demo) -> tuple[list[str], Any] | None:
-    """Emulated engines: every row padded to the longest length, a runtime per length, bundles; lines and a figure.
-    None: interrupted."""
+    """Replay on emulated engines: every row padded to the longest length, a runtime per length, bundles; returns lines
+    and a figure. None: interrupted."""
     from arlo.replay import write_report
 
     times, folder = emulated.table(), demo.out / "emulated"
@@ -398,7 +398,7 @@ def check(demo: Demo, result: ReplayResult) -> Difference:
 
 
 def finish(demo: Demo, result: ReplayResult, difference: Difference, pictures: Sequence[Any]) -> int:
-    """Print the table, write the report with these figures too, say whether all is well."""
+    """Print the table, write the report with these figures, and return the exit code."""
     from arlo.replay import print_table, write_report
     from benchmarks.demos.whole.check import LIMIT
 

@@ -1,4 +1,4 @@
-"""The demo's check: what was served against what transformers computes from the same texts, by a path of its own."""
+"""The demo's check: served answers against those that transformers computes independently from the same texts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The demo's second part: what lengths bring on a GPU, shown with emulated engines on real workers and gateway.
+"""The demo's second part: the gain from lengths on a GPU, shown with emulated engines on real workers and gateway.
 
-On a CPU a fixed shape gains nothing, so the first part serves what the machine's own figures recommend. Here the
-engines wait for as long as a published table of a GPU says, and compute nothing; all else is real, and everything that
-is shown says so.
+On a CPU a fixed shape gains nothing, so the first part serves the deployment that the machine's figures recommend. Here
+the engines compute nothing and wait for the times of a GPU's published table; all else is real, and all output states
+this.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Table:
 
 
 def table() -> Table:
-    """From the published table that the package carries."""
+    """The table of the published latencies that the package carries."""
     from arlo.simulator.profiles import load_profile
     from arlo.workers.emulated.repository import emulated
 
@@ -89,7 +89,7 @@ def configured(demo: Config, folder: Path, allocation: dict[int, int], run_dir: 
 
 
 def replayed(endpoint: str, stop: threading.Event, *, rate: float, duration_s: float, seed: int) -> ReplayResult:
-    """The same arrivals and lengths whatever the allocation; random ids, as the engines read no text. Blocks."""
+    """Replay the same arrivals and lengths for every allocation; random ids, as the engines read no text. Blocks."""
     from arlo.replay import ReplayOptions, run_replay
     from arlo.traces import parse_lengths, poisson, rescale
 

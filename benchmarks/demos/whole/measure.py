@@ -22,7 +22,7 @@ from arlo.profiler.machine import CpuTimes
 LEAST_S = 6.0  # of measuring
 MOST_S = 40.0
 ENOUGH = 60  # answers, after those of the warm-up
-PER_WORKER = 2  # requests under way: one computes, one waits beside it, as the gateway's in-flight limit allows
+PER_WORKER = 2  # requests under way: one computes, one waits, as the gateway's in-flight limit allows
 
 LOAD = 0.5
 """Share of the measured throughput that the replay asks for. Arrivals are random, so a higher share would show queues
@@ -66,7 +66,7 @@ class Asked:
 
 
 def plan(found: Capacity | None, *, rate: float | None, slo_ms: int | None) -> Asked:
-    """Rate and SLO from what was measured; `rate` and `slo_ms` are the user's own, which need no measurement."""
+    """Rate and SLO from the measurements; `rate` and `slo_ms` are the user's own, which need no measurement."""
     why_rate, why_slo = "as asked", "as asked"
     if rate is None:
         assert found is not None

@@ -40,7 +40,7 @@ def install(wheel: Path, prefix: Path, *, wanted: re.Pattern[str] | None = None)
 
 
 def strip(prefix: Path) -> None:
-    """Take symbols away that nothing at run time asks for."""
+    """Remove symbols that are unused at run time."""
     for path in sorted(prefix.rglob("*")):
         stripped = path.is_file() and not path.is_symlink() and path.name not in NOT_STRIPPED
         if stripped and path.read_bytes().startswith(b"\x7fELF"):
@@ -48,7 +48,7 @@ def strip(prefix: Path) -> None:
 
 
 def arlo(prefix: Path, wheels: list[Path]) -> None:
-    """Arlo, and what it imports that is not on the GPU machine."""
+    """Add Arlo and its imports that the GPU machine lacks."""
     for wheel in wheels:
         install(wheel, prefix)
     strip(prefix)
@@ -68,7 +68,7 @@ __attribute__((aligned(16))) const char icudt70_dat[64] = {0};
 
 
 def triton(prefix: Path, wheels: list[Path]) -> None:
-    """Triton's server and its Python backend, without ICU's tables (7 MB compressed)."""
+    """Add Triton's server and its Python backend, without ICU's tables (7 MB compressed)."""
     install(wheels[0], prefix, wanted=TRITON)
     init = prefix / SITE / "pytriton" / "__init__.py"
     init.write_text('"""Only the folder of Triton\'s server: this package is a part of an offline kit."""\n')
@@ -127,8 +127,8 @@ def kernels(zstd: ctypes.CDLL, section: memoryview, entry: tuple[int, int, int, 
 def cut(library: Path) -> None:
     """Zero the GPU code of other architectures and of kernels that no encoder calls: zeros compress to nothing.
 
-    The entries stay. Those whose code is gone name an architecture that is not this GPU's, as the others do: to the
-    driver such a container has nothing for this GPU, as many containers have nothing for the GPU that they meet.
+    The entries stay. Emptied entries name another architecture: the driver then finds nothing for this GPU in such a
+    container, which is common for containers.
     """
     listed = subprocess.run(("readelf", "-SW", str(library)), capture_output=True, text=True, check=True).stdout
     found = re.search(r"\.nv_fatbin\s+\w+\s+\w+\s+(\w+)\s+(\w+)", listed)
@@ -152,7 +152,7 @@ def cut(library: Path) -> None:
 
 
 def ort(prefix: Path, wheels: list[Path]) -> None:
-    """ONNX Runtime with CUDA, cut to one architecture and to encoders; beside the environment, not in it."""
+    """Add ONNX Runtime with CUDA, cut to one architecture and to encoders; next to the environment, not in it."""
     scratch = prefix / "whole"
     install(wheels[0], scratch, wanted=ORT)
     (scratch / SITE).rename(prefix / "ort")

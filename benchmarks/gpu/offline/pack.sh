@@ -2,7 +2,7 @@
 # Packs what a GPU machine without a network needs to run the GPU benchmarks, on any machine without a GPU, into .gpu-kit/:
 # Arlo, Triton's server with its Python backend, ONNX Runtime for CUDA 13 and one architecture. benchmarks/gpu/offline/
 # unpack.sh unpacks it there. Python 3.12 there has PyTorch, transformers, numpy, grpcio, protobuf and onnx already.
-# What is fetched is pinned by version and SHA-256; what was packed before is reused, from ~/.cache/arlo/gpu-kit.
+# Downloads are pinned by version and SHA-256; parts packed before are reused from ~/.cache/arlo/gpu-kit.
 # usage: benchmarks/gpu/offline/pack.sh [--without PART]...     PART: arlo, triton or ort
 # Fails where kit and checkout, which travels too, are more than 66 MB together.
 set -euo pipefail
@@ -54,7 +54,7 @@ fetched() {
   echo "$folder"/*.whl
 }
 
-# What Arlo's wheel is made of, as one line.
+# One line that identifies the sources of Arlo's wheel.
 sources() {
   git ls-files -z -co --exclude-standard -- arlo compile simulator traces triton_repo/templates src proto cmake CMakeLists.txt \
     pyproject.toml README.md LICENSE tools/wheel.sh | xargs -0 sha256sum 2>/dev/null | sha256sum  # some are deleted
@@ -77,7 +77,7 @@ wheels() {  # the files that a part is made of
   esac
 }
 
-# Packs part $1, made of what $2 describes where that is not pinned; or takes it from the cache.
+# Packs part $1, whose unpinned sources $2 describes; or takes it from the cache.
 part() {
   local name=$1 key archive files
   key=$(printf '%s\n' "$2" "$compress" "$(sha256sum <"$here/pack.py")" "$(declare -f wheels)$pins" | sha256sum | cut -c1-16)
@@ -104,7 +104,7 @@ for name in "${parts[@]}"; do
 done
 (cd "$out" && find . -name '*.tar.xz' -print0 | sort -z | xargs -r0 sha256sum >SHA256SUMS)
 
-# What travels: the kit, and the files of the checkout that git does not ignore.
+# Total size to transfer: the kit, and the files of the checkout that git does not ignore.
 kit=$(cat "$out"/* | wc -c)
 tree=$(git ls-files -z -co --exclude-standard | du -cb --files0-from=- 2>/dev/null | tail -n 1 | cut -f1 || true)
 echo "sum       $(mb $((kit + tree))) MB of $(mb $limit) MB: kit $(mb "$kit") MB in $out, checkout $(mb "$tree") MB"

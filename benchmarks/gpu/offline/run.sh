@@ -2,10 +2,10 @@
 # The GPU kit's stages, one process each, within a given time.
 # usage: run.sh SECONDS --out DIR [--dry] [STAGE...]     STAGE: facts table mixes serve ort (default: all, in this order)
 #
-# A stage gets its share of the time that is left and is ended 2 s after it. What it measured until then is in
-# DIR/STAGE.json. A stage that fails is a line in DIR/log.txt, and the next one begins. At the end, at SIGTERM too, logs
+# A stage gets its share of the remaining time and is ended 2 s after it. Its measurements until then are in
+# DIR/STAGE.json. A failed stage adds a line to DIR/log.txt, and the next one begins. At the end, and at SIGTERM, logs
 # are packed into DIR/logs.tar.gz, so that DIR holds at most eight files of less than 16 MB.
-# --dry runs two-layer models on the CPU, with .venv where the checkout has one: does every path run?
+# --dry runs two-layer models on the CPU, with .venv if the checkout has one, to check that every path runs.
 # ARLO_KIT_PYTHON: this Python, without the kit. The settings of the card are not touched.
 set -uo pipefail
 began=$SECONDS

@@ -41,7 +41,7 @@ print("import site; " + "; ".join(f"site.addsitedir({folder!r})" for folder in f
 PY
 # `python3 -m benchmarks.gpu` from anywhere; what it reads and writes is the checkout's.
 for name in benchmarks tests; do ln -sfn "$checkout/$name" "$site/$name"; done
-# ONNX Runtime looks for CUDA's libraries beside itself.
+# ONNX Runtime looks for CUDA's libraries next to its package.
 nvidia=$("$below" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia
 [ ! -d "$nvidia" ] || [ -e "$site/nvidia" ] || ln -s "$nvidia" "$site/nvidia"
 cat >"$dir/bin/arlo" <<PY
@@ -100,7 +100,7 @@ PY
 fi
 wait $compiling
 
-# --- what there is ------------------------------------------------------------------------------------------------------
+# --- versions ---------------------------------------------------------------------------------------------------------
 [[ " $parts" != *" arlo "* ]] || arlo version
 [[ " $parts" != *" triton "* ]] || {
   server=$site/pytriton/tritonserver/bin/tritonserver

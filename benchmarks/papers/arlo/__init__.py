@@ -1,1 +1,1 @@
-"""The evaluation of Arlo's paper beside ours: `make figures`."""
+"""The evaluation of Arlo's paper next to ours: `make figures`."""

@@ -1,4 +1,4 @@
-"""What experiments are made of: simulated clusters, run side by side over processes."""
+"""Building blocks of experiments: simulated clusters, run in parallel over processes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PAPERS = ("st", "dt", "infaas", "paper")
 
 
 class Context:
-    """How an experiment runs: short or whole, and over how many processes."""
+    """The settings of an experiment's run: short or whole, and the number of processes."""
 
     def __init__(self, *, short: bool = False, jobs: int = 1) -> None:
         self.short = short
         self.jobs = jobs
-        self.progress: Callable[[int, int], None] | None = None  # is told how many runs are done, of how many
+        self.progress: Callable[[int, int], None] | None = None  # called with the runs done and their total
         self._pool: ProcessPoolExecutor | None = None
         self._asked = self._done = 0
         self.simulated = 0  # requests
@@ -84,7 +84,7 @@ def _requests(scenario: Scenario) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A model, a trace and a number of GPUs: what a figure of the paper states. None is the default of the part."""
+    """The setting of one of the paper's figures: a model, a trace and a number of GPUs. None: the part's default."""
 
     model: str
     arrivals: str  # twitter-stable or twitter-bursty
@@ -129,7 +129,7 @@ class Cluster:
         return pieces.scenario(self.workload(), **settings)
 
     def but(self, **changes: Any) -> Cluster:
-        """The same with another value somewhere."""
+        """A copy with changed fields."""
         return dataclasses.replace(self, **changes)
 
     def counts(self) -> np.ndarray[Any, Any]:
@@ -153,5 +153,5 @@ class Cluster:
         return static / count.sum(), dynamic / count.sum()
 
     def busy(self, ms: float) -> float:
-        """Utilisation of the cluster when a request takes so long."""
+        """Utilisation of the cluster if a request takes `ms`."""
         return self.rate * ms / 1000 / self.workers

@@ -14,7 +14,7 @@ ORDER = ("fig06", "fig07", "fig08", "fig10", "fig11", "tab3", "tab4", "tab2", "f
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """A figure as it stands in tables: three digits or so."""
+    """A figure as shown in tables, with about three digits."""
     if value is None:
         return "-"
     size = abs(value)
@@ -27,12 +27,12 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def kept() -> list[dict[str, Any]]:
-    """The results that are kept, in the order of the document."""
+    """The stored results, in the order of the document."""
     return [json.loads(path.read_text()) for name in ORDER if (path := RESULTS / f"{name}.json").exists()]
 
 
 def rows_as_text(result: Mapping[str, Any]) -> Iterator[str]:
-    """For the terminal."""
+    """The result's rows as lines for the terminal."""
     for row in result["rows"]:
         paper, ours, shipped = (number(row[key], row["unit"]) for key in ("paper", "ours", "shipped"))
         yield f"{row['quantity']}: paper {paper}, ours {ours}, shipped {shipped} ({verdict(row)}) {row['note']}"

@@ -1,4 +1,4 @@
-"""What an experiment gives: rows beside the paper's, and tables. Plain values, kept as JSON."""
+"""The result of an experiment: rows next to the paper's, and tables. Plain values, kept as JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Verdict = Literal["reached", "as shipped", "beyond", "short", "for comparison"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Ours beside a value of the paper. `aim` says when ours reaches it: not below (at_least), not above (at_most),
-    within `tolerance` of it, a share (near). fact: only set beside it, not judged."""
+    """Our value and the paper's. `aim` defines when ours reaches it: not below (at_least), not above (at_most), within
+    `tolerance` of it, a share (near). fact: shown next to it, not judged."""
 
     quantity: str
     where: str  # section, figure or table
@@ -30,7 +30,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of figures; cells are written as they stand."""
+    """A table of figures; cells are written unchanged."""
 
     title: str
     columns: Sequence[str]
@@ -39,7 +39,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """Figures or tables of the paper. `text`: what the paper does, what is done here, and what comes of it."""
+    """Figures or tables of the paper. `text`: the paper's experiment, ours, and the conclusion."""
 
     title: str
     text: str
@@ -47,8 +47,8 @@ class Experiment:
 
 
 def verdict(row: Mapping[str, Any]) -> Verdict:
-    """Whether ours reaches the paper's. `beyond`: on the right side, but so far away that it is another regime, which
-    is judged by what is left of a reduction (1 - reduction): less than a third of the paper's."""
+    """Whether our value reaches the paper's. `beyond`: on the right side, but so far away that it is another regime:
+    the remainder of a reduction (1 - reduction) is less than a third of the paper's."""
     paper, ours = row["paper"], row["ours"]
     if row["aim"] == "fact" or paper is None:
         return "for comparison"
@@ -68,17 +68,17 @@ def _good(row: Mapping[str, Any], value: float) -> bool:
 
 
 def reduction(ours: float, other: float) -> float:
-    """How much less `ours` is than `other`, in percent."""
+    """Reduction from `other` to `ours`, in percent."""
     return 100 * (1 - ours / other) if other and math.isfinite(other) else math.nan
 
 
 def ms(value: float) -> str:
-    """Milliseconds, to what is worth reading."""
+    """Milliseconds, rounded to three significant digits or to whole ones."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as JSON has them; floats to 6 digits, NaN and infinity as null."""
+    """The value in JSON types, dataclasses as objects; floats to 6 digits, NaN and infinity as null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, str | int) or value is None:

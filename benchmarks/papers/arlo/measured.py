@@ -1,4 +1,4 @@
-"""Fig. 1, 2 and 9, Table 2: what goes into simulations, and what solver, request scheduler and simulator take."""
+"""Fig. 1, 2 and 9, Table 2: inputs of simulations, and times of solver, request scheduler and simulator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def latencies(rng: random.Random, shape: str, lengths: tuple[int, ...]) -> list[
 
 
 def batched(rng: random.Random, latency_ms: float) -> LatencyCurve:
-    """Up to 16 rows; twice the rows take 1.2 to 2.1 times as long."""
+    """A random latency curve up to 16 rows; twice the rows take 1.2 to 2.1 times as long."""
     points = [(1, latency_ms)]
     for rows in (2, 4, 8, 16):
         points.append((rows, points[-1][1] * rng.uniform(1.2, 2.1)))
@@ -46,7 +46,7 @@ def batched(rng: random.Random, latency_ms: float) -> LatencyCurve:
 
 
 def shares(rng: random.Random, shape: str, lengths: tuple[int, ...]) -> list[float]:
-    """Of the demand in each bin; any sum above 0."""
+    """Shares of the demand in each bin; their sum is any number above 0."""
     if shape in ("log_normal", "close", "batched"):
         median, sigma = rng.uniform(3.5, 5.5), rng.uniform(0.5, 1.2)
         below = [0.5 * (1 + math.erf((math.log(n) - median) / sigma / math.sqrt(2))) for n in lengths]
@@ -59,8 +59,8 @@ def shares(rng: random.Random, shape: str, lengths: tuple[int, ...]) -> list[flo
 
 
 def random_problem(rng: random.Random, workers: int, count: int, shape: str) -> AllocationProblem:
-    """A feasible one: `log_normal` lengths (load 20 to 98 %), `uniform` shares, `sparse` (six bins in ten empty),
-    `tight` (the lower bounds leave few workers free, so what is left over travels through several runtimes), `close`
+    """A feasible problem: `log_normal` lengths (load 20 to 98 %), `uniform` shares, `sparse` (six bins in ten empty),
+    `tight` (the lower bounds leave few workers free, so the excess travels through several runtimes), `close`
     (`log_normal` at 85 to 98 %, latencies within 3 to 4 ms), `batched` (`log_normal`, curves of several batches)."""
     lengths = tuple(512 * (i + 1) // count for i in range(count))
     while True:
@@ -144,7 +144,7 @@ def burst_ms(instances: int, peek: int, capacity: int | None, rounds: int, polic
 
 
 def overhead(context: Context) -> Found:
-    """Fig. 9: all scales and L, with room everywhere and so full that rs looks at L levels."""
+    """Fig. 9: all scales and L, with room everywhere and at capacity, so that rs examines L levels."""
     rounds = context.pick(41, 3)
     scales, peeks = context.pick((200, 400, 600, 800, 1000, 1200), (1200,)), (2, 6, 12)
     found = {(n, peek, full): burst_ms(n, peek, full, rounds) for n in scales for peek in peeks for full in (None, 2)}
@@ -189,7 +189,7 @@ def overhead(context: Context) -> Found:
 
 
 def facts(context: Context) -> Found:
-    """Lengths from a generated trace, latencies from the profiles."""
+    """Facts about inputs: lengths from a generated trace, latencies from the profiles."""
     duration_s = float(context.pick(600, 60))
     workload = make_workload(
         arrivals="twitter-stable", rate=1000.0, duration_s=duration_s, length="paper", rescale=125, seed=1
@@ -225,7 +225,7 @@ def facts(context: Context) -> Found:
 
 
 def speed(context: Context) -> Found:
-    """The paper's largest scenario, in a process of its own."""
+    """Run the paper's largest scenario in a separate process."""
     command = [sys.executable, "-m", "benchmarks.papers.arlo.measured", str(context.pick(600.0, 2.0))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -254,7 +254,7 @@ def speed(context: Context) -> Found:
 
 
 def largest(duration_s: float) -> dict[str, float]:
-    """In this process: wall seconds of all schemes, requests a second of Arlo, and the peak of resident memory."""
+    """Run in this process; returns wall seconds of all schemes, Arlo's requests a second, and peak resident memory."""
     cluster, _ = list(AT_SCALE.values())[-1]
     took: dict[str, float] = {}
     requests = {}

@@ -27,7 +27,7 @@ def against(results: Mapping[str, Result], other: str, figure: str = "mean_ms", 
 
 
 def figures(title: str, results: Mapping[str, Result]) -> Table:
-    """What each scheme did."""
+    """A table of each scheme's figures."""
     columns = ["scheme", "mean ms", "p50 ms", "p98 ms", "on time", "GPUs busy", "padding", "executing ms"]
     rows = [
         [
@@ -39,7 +39,7 @@ def figures(title: str, results: Mapping[str, Result]) -> Table:
     return Table(title=title, columns=columns, rows=rows)
 
 
-# Figure: streams by label with their seeds, what the paper states of the mean by stream and of p98 of the better one.
+# Figure: streams by label with their seeds, the paper's means by stream and its p98 of the better one.
 TESTBED = {
     "BERT-base, 1k req/s, 10 GPUs": (stream("bert-base", "stable", 1000, 10), (1, 2, 3)),
     "BERT-large, 1.5k req/s, 10 GPUs": (stream("bert-large", "stable", 1500, 10), (1, 2, 3)),
@@ -53,7 +53,7 @@ P98 = {"Fig. 6": (89.4, 25.9, 40.1), "Fig. 10": (98.4, 26.0, 29.3)}
 
 
 def bound(cluster: Cluster) -> str:
-    """What a scheduler could do at best where no request waits."""
+    """The best possible result of a scheduler if no request waits."""
     static, dynamic = cluster.ideal_ms()
     longest, over = cluster.profile().static_ms(512), cluster.overhead_ms
     st, dt = (reduction(static + over, each + over) for each in (longest, dynamic))
@@ -61,7 +61,7 @@ def bound(cluster: Cluster) -> str:
 
 
 def latency(context: Context, *, figure: str) -> Found:
-    """Every scheme with every seed; figures are medians over them."""
+    """Run every scheme with every seed; figures are medians over the seeds."""
     streams, where = (TESTBED, "5.1.1") if figure == "Fig. 6" else (AT_SCALE, "5.2.2")
     seconds = context.pick(600.0, 60.0 if figure == "Fig. 6" else 4.0)
     found: dict[str, list[dict[str, Result]]] = {}

@@ -1,13 +1,13 @@
-"""Several instances on a device: which go where (HybridServe section V, Eq. 2-4). Pure.
+"""Placement of instances on devices, several per device (HybridServe section V, Eq. 2-4). Pure.
 
     min  sum over pairs i < j and devices g, g' of  flow_ij T(g, g') x_i^g x_j^g'     (2, 3)
     s.t. every instance on exactly one device
          sum_i memory_i x_i^g <= memory^g
          sum_i u_i x_i^g <= cap                                                        (4)
 
-The paper sums over ordered pairs and weighs all alike, whether they talk or not: so it is without a flow, each pair
-counted twice. Else a pair is weighted by what goes from one to the other. Products of binaries become y >= x + x' - 1.
-How many instances there are, and for which batches, is Algorithm 3 (benchmarks.papers.hybridserve.replicas).
+The paper sums over ordered pairs and weights all alike, whether or not they communicate; without a flow, so does this,
+counting each pair twice. With a flow, a pair's weight is its traffic. Products of binaries become y >= x + x' - 1.
+Algorithm 3 (benchmarks.papers.hybridserve.replicas) finds the number of instances and their batches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TIME_LIMIT_S = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instance:
-    """Of a stage, with what it takes of its device."""
+    """An instance of a stage, with its use of its device."""
 
     stage: int  # its row of PackingProblem.flow
     memory_mb: float
@@ -52,8 +52,8 @@ class Packing:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PackingProblem:
-    """What is to be packed. `transfer` [devices][devices]: cost of a row from one to the other, 0 within; `flow`
-    [stages][stages]: what goes from an instance of the one to one of the other; None: 1 each, as the paper counts."""
+    """The problem to solve. `transfer` [devices][devices]: cost of a row from one to the other, 0 within; `flow`
+    [stages][stages]: traffic from an instance of the one to one of the other; None: 1 each, as the paper counts."""
 
     instances: tuple[Instance, ...]
     devices: tuple[Device, ...]
@@ -62,7 +62,7 @@ class PackingProblem:
     cap: float = CAP
 
     def weight(self, i: int, j: int) -> float:
-        """Of a pair of instances."""
+        """The weight of a pair of instances."""
         if self.flow is None:
             return 1.0
         return self.flow[self.instances[i].stage][self.instances[j].stage]
@@ -111,8 +111,8 @@ def pack(problem: PackingProblem) -> Packing | None:
 
 
 def fits(problem: PackingProblem) -> bool:
-    """Whether there is any packing: the first device that takes it, the largest first, finds one quickly; where it does
-    not, HiGHS says. SolverMissing without its package."""
+    """Whether any packing exists: first-fit decreasing finds one quickly; if it fails, HiGHS decides. SolverMissing
+    without its package."""
     if not _could_fit(problem):
         return False
     largest = max(each.memory_mb for each in problem.devices)
@@ -139,7 +139,7 @@ def _program(problem: PackingProblem) -> tuple[Program, list[list[int]]]:
     """Eq. 3 and 4, and x [instances][devices]."""
     program, devices = Program(), range(len(problem.devices))
     x = [[program.column(0.0, 1.0, integer=True) for _ in devices] for _ in problem.instances]
-    # How much is left over: 0 where everything fits. So a program that cannot hold is solved, not refused.
+    # The excess: 0 if everything fits. So an infeasible packing still has a solution.
     over = [program.column(0.0, math.inf, cost=_PENALTY) for _ in devices]
     for row in x:
         program.row(1.0, [(column, 1.0) for column in row], 1.0)
@@ -153,7 +153,7 @@ def _program(problem: PackingProblem) -> tuple[Program, list[list[int]]]:
 
 
 def _solved(problem: PackingProblem, program: Program, x: list[list[int]], highspy: Any) -> tuple[int, ...] | None:
-    """Device of each instance; None where they do not fit, or time ran out."""
+    """Device of each instance; None if they do not fit, or time ran out."""
     solved = program.solve(highspy, gap=1e-9, start={}, time_limit_s=_TIME_LIMIT_S)
     if solved is None:
         return None
@@ -165,7 +165,7 @@ _PENALTY = 1e4  # for a device that is too full, in the unit of the largest tran
 
 
 def _could_fit(problem: PackingProblem) -> bool:
-    """What all need against what there is (Algorithm 3 compares R rho l with bytes, which is meant to be this)."""
+    """Compare total need with total supply (the intent of Algorithm 3, which compares R rho l with bytes)."""
     instances, devices = problem.instances, problem.devices
     memory = sum(each.memory_mb for each in instances) <= sum(each.memory_mb for each in devices)
     one = max(each.memory_mb for each in instances) <= max(each.memory_mb for each in devices)

@@ -1,4 +1,4 @@
-"""Which stages of a cascade go on which worker, in how many replicas, for which batches (HybridServe Algorithm 3).
+"""Placement of a cascade's stages on workers, with replicas and batches (HybridServe Algorithm 3).
 
     python -m benchmarks.papers.hybridserve.plan CASCADE --data FILE --workers 3 --memory-mb 400 --rate 50 --slo-ms 100
 
@@ -30,8 +30,8 @@ BYTES = {"INT64": 8, "INT32": 4, "fp16": 2, "bf16": 2}  # of a value; 4 of any o
 
 
 def found(args: argparse.Namespace, test: Study, stages: Any) -> dict[str, Any]:
-    """At an operating point: by memory of all runtimes of a stage, by time at the reach and the lengths of the test
-    split, with as little as can be between workers."""
+    """The plan at an operating point: by memory of all runtimes of a stage and by time at the reach and the lengths of
+    the test split, with the least possible transfer between workers."""
     cascade = test.cascade
     point = cascade.point(args.point)
     folder = folder_of(args.cascade)
@@ -85,7 +85,7 @@ def found(args: argparse.Namespace, test: Study, stages: Any) -> dict[str, Any]:
 
 
 def _told(needs: StageNeeds, batch: int) -> dict[str, float]:
-    """What a stage takes for b rows."""
+    """The costs of a stage for b rows."""
     rows = needs.rows(batch)
     return {
         "reach": needs.reach,
@@ -119,8 +119,8 @@ def _needs(repository: Path, runtimes: Sequence[Any], length: Ints, *, reach: fl
 
 
 def _memory(runtimes: Sequence[Runtime], repository: Path, most: int) -> Line:
-    """Of all runtimes of a stage, by the largest batch that they are built for. `arlo compile` has measured what each
-    takes at its own; a token more in a batch takes the slope over them. ConfigError where one was not measured."""
+    """Memory of all runtimes of a stage, by the largest batch that they are built for. `arlo compile` measured each at
+    its own largest batch; their slope gives the memory per token. ConfigError if a runtime was not measured."""
     memory = [(r.max_length * r.max_batch, r.memory_mb) for r in runtimes]
     known = [(float(tokens), float(mb)) for tokens, mb in memory if mb is not None]
     if len(known) < len(memory):
@@ -132,7 +132,7 @@ def _memory(runtimes: Sequence[Runtime], repository: Path, most: int) -> Line:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the plan as JSON; 1 where nothing carries the rate."""
+    """Print the plan as JSON; returns 1 if no plan carries the rate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("cascade", type=Path, help="a cascade.json with operating points")

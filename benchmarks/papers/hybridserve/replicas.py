@@ -1,17 +1,17 @@
 """Batch, replicas and devices of every stage of a cascade (HybridServe section V-C, Algorithm 3). Pure.
 
-Rows are taken b at a time; of these stage i gets rho_i b, so that its time l, memory w and transfer T are functions of
-that number: lines, fitted to what was measured of batches. A replica may be spread over S devices, layer after layer:
-each holds w / S and works l / S of the time, and hidden states go from one to the next. Then
+Rows are taken b at a time; of these stage i gets rho_i b, so its time l, memory w and transfer T are functions of that
+number: lines fitted to measured batches. A replica may be spread over S devices, layer by layer: each holds w / S and
+works l / S of the time, and hidden states go from one to the next. Then
 
     u_i = rate l_i(rho_i b) / (b R_i S_i)                   share of a device's time that a part of a replica takes
     max over b, R, S of  min_i  R_i S_i b / l_i(rho_i b)    rows per ms that the slowest stage carries; ties: least T
     s.t. (b - 1) / rate + sum_i l_i(rho_i b) <= SLO         the first row's wait for the batch, and the whole way
          a packing of all parts exists (benchmarks.papers.hybridserve.packing)
 
-The paper compares R rho l with bytes of memory; what is meant is in the packing. Its "maximum objective" of a
-minimisation is read as above; it counts each replica as if it had a device to itself, so Plan.carries says what the
-devices carry as they are packed. Without a limit on time the largest batch would always be the best.
+The paper compares R rho l with bytes of memory; its intent is in the packing. Its "maximum objective" of a minimisation
+is read as above. It counts each replica as if it had its own device, so Plan.carries gives the rate that the devices
+carry as packed. Without a limit on time the largest batch would always be the best.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from benchmarks.papers.hybridserve.packing import CAP, Device, Instance, Packing
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """Something that a batch costs, by its rows."""
+    """A linear cost of a batch, by its rows."""
 
     fixed: float
     per_row: float = 0.0
 
     def at(self, rows: float) -> float:
-        """Of a batch of so many rows."""
+        """The cost of a batch of `rows` rows."""
         return self.fixed + self.per_row * rows
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> Line:
-    """The line of least squares through (rows, cost) of which neither part is below 0. ConfigError without points."""
+    """The least-squares line through (rows, cost) with neither coefficient below 0. ConfigError without points."""
     if not points:
         raise ConfigError("a line needs at least one measured batch")
     n = len(points)
@@ -56,7 +56,7 @@ def fitted(points: Sequence[tuple[float, float]]) -> Line:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StageNeeds:
-    """One stage: share of rows that reach it, and what a batch of it costs one device."""
+    """One stage: share of rows that reach it, and the costs of its batch on one device."""
 
     reach: float
     ms: Line  # of a batch of 1 to max_batch rows
@@ -66,12 +66,12 @@ class StageNeeds:
     hidden: Line = Line(0.0, 1.0)  # of the rows' hidden states between two parts of a replica, the same
 
     def rows(self, batch: float) -> float:
-        """Of b rows, those that get here, as the instance must take them: at least one, at most its largest batch."""
+        """Rows of a batch at this stage, out of `batch` rows at the entry: at least one, at most its largest batch."""
         return min(max(self.reach * batch, 1.0), float(self.max_batch))
 
     def batch_ms(self, batch: float) -> float:
-        """Mean time for what gets here of b rows. Less than one row: one, now and then; more than the largest batch: in
-        turns."""
+        """Mean time at this stage for b rows at the entry. Below one row on average, single rows run now and then;
+        above the largest batch, several batches run in turn."""
         return self.ms.at(self.rows(batch)) * self.reach * batch / self.rows(batch)
 
 
@@ -86,7 +86,7 @@ class Placed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What Algorithm 3 finds."""
+    """The result of Algorithm 3."""
 
     batch: int  # b: rows that are taken at a time, of which a stage gets its reach
     replicas: tuple[int, ...]  # R of each stage
@@ -192,8 +192,8 @@ def _flow(
     *,
     as_printed: bool,
 ) -> tuple[tuple[float, ...], ...]:
-    """[parts][parts]: what goes from the one to the other, per row of traffic; any replica of the next stage is as
-    likely as any other. A part talks to its next alone, the last one to the stage after."""
+    """Traffic [parts][parts] from the one to the other, per row; all replicas of the next stage are equally likely. A
+    part sends only to its next part, the last one to the next stage."""
 
     def one(a: Placed, b: Placed) -> float:
         if a.part < spans[a.stage] - 1:

@@ -21,7 +21,7 @@ LOG_FLOOR = 1e-3
 
 
 def point(study: Study, name: PointName, *, skip: SkipKind = "benefit", tolerance: float = 0.0, seed: int = 0) -> Rules:
-    """Sampled thresholds of the point AP or EO on the select split, with skips where they cost less there."""
+    """Sampled thresholds of the point AP or EO on the select split, with skips if they cost less there."""
     select = study.of(SELECT)
     table = select.table()
     front = sampling.search(table, seed=seed)
@@ -51,7 +51,7 @@ def point(study: Study, name: PointName, *, skip: SkipKind = "benefit", toleranc
 
 
 def floor_of(score: ScoreKind, labels: int, *, squared: bool) -> float:
-    """The lowest confidence that there is: 1/C of the largest of C probabilities, and 0 of other scores."""
+    """The lowest possible confidence: 1/C for the largest of C probabilities, and 0 for other scores."""
     low = 1 / labels if score == "max" and labels > 0 else 0.0
     return low * low if squared else low
 

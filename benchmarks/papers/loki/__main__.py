@@ -1,4 +1,4 @@
-"""Loki's figures (HPDC'24) beside what its planner and the others give here: from plans alone, then simulated.
+"""Loki's figures (HPDC'24) next to those of its planner and the others here: from plans alone, then simulated.
 
     python -m benchmarks.papers.loki [--only plans,triangle,published,drops,slo,capacity] [--flow traffic] [--short]
 
@@ -89,7 +89,7 @@ def figure_5(name: str) -> dict[str, Any]:
 
 
 def _served(plan: FlowPlan, planner: str) -> float:
-    """Proteus plans its stages for demands that it saw before: what they carry of what now comes."""
+    """The share served. Proteus plans its stages for demands that it saw before, not for the present ones."""
     if planner != "proteus":
         return float(plan.served)
     rates = stage_rates_of(plan, plan.demand)
@@ -103,7 +103,7 @@ def _served(plan: FlowPlan, planner: str) -> float:
 
 
 def cpu_ms(do: Callable[[], object]) -> float:
-    """Milliseconds of CPU: other work may run beside."""
+    """Milliseconds of CPU time, so that other work may run at the same time."""
     before_s = time.process_time()
     do()
     return (time.process_time() - before_s) * 1e3
@@ -172,7 +172,7 @@ def large_times() -> dict[str, float]:
 
 
 def plans(flows: list[str]) -> dict[str, Any]:
-    """Figures from plans alone, printed beside what the paper says."""
+    """Figures from plans alone, printed next to the paper's."""
     first = figure_1(chain(load_flow(EXAMPLES / "loki_traffic.toml")))
     figures: dict[str, Any] = {"figure_1": first, "figures_5_6": {}, "times": {}}
     least, paper_least = first["most accurate"][0], FIG1["most accurate"]

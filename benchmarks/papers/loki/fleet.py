@@ -1,8 +1,8 @@
-"""Workers as Loki's evaluation has them: all that a plan needs and no others, from the next second on.
+"""Workers as in Loki's evaluation: exactly those that a plan needs, from the next second on.
 
-Between steps of the simulator's engine a planner sees the demand of the seconds before and says what each worker holds;
-a worker that changes drains and loads for the variant's `load_ms`. What `arlo simulate` runs is the planner that serves
-(simulator/flows.py).
+Between steps of the simulator's engine a planner sees the demand of the previous seconds and assigns a variant to each
+worker; a changed worker drains and loads for the variant's `load_ms`. `arlo simulate` runs the planner that serves
+instead (simulator/flows.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FlowResult:
 
 
 def planner_of(flow: Flow) -> Planner:
-    """Plans as those that serve."""
+    """The planner that serves."""
 
     def plan(
         demand: float,
@@ -102,11 +102,11 @@ class _Fleet:
 
     @property
     def size(self) -> int:
-        """Workers that there are."""
+        """The number of workers."""
         return len(self._holds)
 
     def follow(self, plan: FlowPlan, now: int) -> None:
-        """Changes what the workers hold to what the plan says."""
+        """Change the workers' variants to those of the plan."""
         if self._job.hold == "all":
             self._resize(max(min(plan.workers, self._job.workers), 1), now)
             return
@@ -153,8 +153,8 @@ class _Fleet:
             del self._holds[worker]
 
     def _batch(self, stage: int, k: int) -> int:
-        """Rows. Where deadlines form batches the variant's own cap, as when served; else the largest with which a path
-        of such stages keeps half of the SLO, as an even split of it."""
+        """Rows of a batch. If deadlines form batches, the variant's own cap, as in serving; else the largest batch with
+        which a path of such stages keeps half of the SLO, split evenly."""
         flow = self._shape.flow
         if self._job.batching == "deadline":
             return max(flow.stages[stage].variants[k].batch_caps)
@@ -199,7 +199,7 @@ class _Seen:
         self.traffic = FlowTraffic(shape.flow)
 
     def look(self, second: int, roots: int) -> None:
-        """At the end of a second, with the roots that have arrived so far."""
+        """Record the end of a second, with the roots that have arrived so far."""
         now = [0] * len(self._before)
         visits = self._engine.pipeline_totals()["visits"]
         for (stage, _), v in self._shape.variant.items():

@@ -72,7 +72,7 @@ FAMILIES = {
 
 
 def latency_ms(work: float, efficiency: float, rows: int) -> float:
-    """Of a batch."""
+    """Latency of a batch in ms."""
     return LAUNCH_MS + rows * work / (efficiency * PEAK)
 
 

@@ -6,7 +6,7 @@
 greatest accuracy on all workers. Capacity is used to the full; budgets are twice the latency, as in the authors'
 release (the paper: once).
 `inferline`: the most accurate variants always; when they do not fit, the greatest share served.
-`proteus`: every stage for itself, by the demand that it sees and its part of the SLO, always on all workers.
+`proteus`: every stage on its own, by the demand that it sees and its part of the SLO, always on all workers.
 """
 
 from __future__ import annotations

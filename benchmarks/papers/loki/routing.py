@@ -1,9 +1,9 @@
-"""Which pool a row goes to next: tables of probabilities, from rates and live capacities.
+"""Routing of rows to the next pool: tables of probabilities, from rates and live capacities.
 
 `maf`, MostAccurateFirst, as printed (Loki, Algorithm 1): stage by stage, the pools that bring rows in, best first, fill
-the pools of the next stage, best first. What the text leaves open is decided so: the factor is that of the pool's own
-variant; a pair whose path would be too long is left out; rows that fit nowhere are spread by capacity, and the table
-says `overloaded`; of equal accuracy the lower number goes first; a pool without rows spreads them by capacity.
+the pools of the next stage, best first. Where the text is ambiguous: the factor is that of the pool's own variant; a
+pair whose path would be too long is left out; rows that fit nowhere are spread by capacity, and the table is marked
+`overloaded`; at equal accuracy the lower number goes first; a pool without rows spreads them by capacity.
 
 `plan` keeps to the plan's shares: every path gets its part of the rows, and what a pool cannot carry now flows to the
 other pools of the same paths, filled evenly (water-filling).
@@ -27,7 +27,7 @@ FRONT = -1  # where rows come from that have not run yet
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Routing:
-    """Who sends what to whom."""
+    """The routing tables of a plan, and its rates by pool."""
 
     tables: Mapping[tuple[int, int], tuple[tuple[int, float], ...]]  # (pool or FRONT, stage) -> (pool, probability)
     incoming: tuple[float, ...]  # by pool: rows per second
@@ -49,7 +49,7 @@ class _Filling:
     def run(
         self, demand: float, factors: Factors | None, fill: Callable[[int, int, float, list[int]], None]
     ) -> Routing:
-        """Stage by stage, the most accurate pools first."""
+        """Fill pools stage by stage, the most accurate first."""
         plan, flow = self.plan, self.plan.flow
         if targets := best_first(plan, flow.entry):
             fill(FRONT, flow.entry, demand, targets)
@@ -66,14 +66,14 @@ class _Filling:
         return Routing(self.tables, tuple(self.incoming), left, frozenset(self.overloaded))
 
     def send(self, sent: dict[int, float], pool: int, rows: float) -> float:
-        """As many as the pool has room for; what is left of them."""
+        """Send as many rows as the pool has room for; returns the rest."""
         take = min(rows, self.room[pool])
         sent[pool] = sent.get(pool, 0.0) + take
         self.room[pool] -= take
         return rows - take
 
     def close(self, key: tuple[int, int], rows: float, sent: dict[int, float], left: float, targets: list[int]) -> None:
-        """Writes the table; what is left is spread by capacity."""
+        """Write the table; remaining rows are spread by capacity."""
         by = sum(self.whole[i] for i in targets)
         spread = {i: self.whole[i] / by if by > 0 else 1 / len(targets) for i in targets}
         if left > 1e-9 * rows:
@@ -88,7 +88,7 @@ class _Filling:
 def maf(
     plan: FlowPlan, demand: float, capacity: Sequence[float] | None = None, factors: Factors | None = None
 ) -> Routing:
-    """MostAccurateFirst on a plan's pools. `capacity` [pools]: what they carry now; None: what the plan says."""
+    """MostAccurateFirst on a plan's pools. `capacity` [pools]: their present capacities; None: those of the plan."""
     state = _Filling(plan, capacity)
 
     def fill(source: int, stage: int, rows: float, targets: list[int]) -> None:
@@ -128,7 +128,7 @@ def by_plan(
 
 
 def accuracy(plan: FlowPlan, routing: Routing) -> float:
-    """Of rows that follow the tables: the mean over the exits, for paths whose accuracy is a product."""
+    """Accuracy of rows that follow the tables: the mean over the exits, for paths whose accuracy is a product."""
     flow = plan.flow
     leaves = [stage for stage in range(len(flow.stages)) if not flow.children(stage)]
     total = 0.0

@@ -45,7 +45,7 @@ ON_TIME_AT_LEAST = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """How a flow is served."""
+    """A way to serve a flow."""
 
     planner: PlannerName
     router: RouterName
@@ -140,7 +140,7 @@ def top_capacity(flow: Flow) -> float:
 
 
 def figures(result: FlowResult) -> dict[str, float]:
-    """What is compared."""
+    """The figures that are compared."""
     return {
         "violations": result.violations,
         "accuracy": result.accuracy,
@@ -155,7 +155,7 @@ def figures(result: FlowResult) -> dict[str, float]:
 
 
 def triangle(name: str, short: bool) -> dict[str, Any]:
-    """Demand from 0.3 to 3.5 times what the most accurate variants carry, and back."""
+    """Demand from 0.3 to 3.5 times the capacity of the most accurate variants, and back."""
     flow = flow_of(name)
     top = top_capacity(flow)
     half = 60 if short else 180
@@ -207,7 +207,7 @@ def published(name: str, short: bool) -> dict[str, Any]:
 
 
 def drops(name: str, short: bool) -> dict[str, Any]:
-    """Fig. 7: what becomes of rows that run behind, with Loki's planner and router; and ours at the same demand."""
+    """Fig. 7: the outcome of rows that are behind, with Loki's planner and router; and ours at the same demand."""
     flow = flow_of(name)
     top = top_capacity(flow)
     seconds = np.arange(60 if short else 200)
@@ -251,7 +251,7 @@ def capacity(name: str, short: bool) -> dict[str, Any]:
                 roots += result.roots
             return late <= (1 - ON_TIME_AT_LEAST) * roots
 
-        # Upwards from what is surely carried: violations of a contender need not rise with the demand.
+        # Upwards from a demand that is surely carried: violations of a contender need not rise with the demand.
         steps = top * 0.3 * 1.15 ** np.arange(34)
         best, failures = 0.0, 0
         for rate in steps:

@@ -1,4 +1,4 @@
-"""What OTAS, section V, compares on one worker, as printed: Algorithms 1 to 3 with the rates of Table I, and INFaaS.
+"""The policies that OTAS, section V, compares on one worker: Algorithms 1 to 3 with the rates of Table I, and INFaaS.
 
 The product's `printed` (src/solve/tokens) has the same algorithms; its f of the rate comes from the latency profile.
 """
@@ -24,7 +24,7 @@ LOAD_NS = S_NS  # for which INFaaS loads another model
 
 @dataclasses.dataclass(slots=True)
 class Waiting:
-    """A batch of Algorithm 1: numbers of queries, and what the next one is compared with."""
+    """A batch of Algorithm 1: numbers of queries, and the values that the next query is compared with."""
 
     rows: list[int]
     arrived: int
@@ -32,7 +32,7 @@ class Waiting:
     utility: float
 
 
-# Of the batches by deadline, the rate, how many wait in all and the time: which one starts, and its count.
+# Which batch starts, and its token count; chosen from the batches by deadline, the rate, all waiting and the time.
 Choice = tuple[int, int] | None
 Rule = Callable[[Sequence[Waiting], float, int, int], Choice]
 
@@ -53,7 +53,7 @@ class Stream:
         ).astype(np.int64)
 
     def serve(self, rule: Rule, *, switch: int = 0) -> Figures:
-        """What becomes of all queries. `switch`: ns that another count than that of the batch before costs."""
+        """Serve all queries; returns their figures. `switch`: ns that a change of count between batches costs."""
         count = np.full(len(self.arrived), -1)
         begun = self.arrived.copy()
         ended = np.full(len(self.arrived), np.iinfo(np.int64).max)
@@ -107,7 +107,7 @@ class Stream:
         waiting.append(Waiting([query], at, due, worth))
 
     def leave_out(self, waiting: list[Waiting], batches: Sequence[Waiting], end: int) -> bool:
-        """Evict what is late if it ends then; whether anything was."""
+        """Evict queries that would be late when ending at `end`; returns whether any were."""
         evicted = False
         for batch in batches:
             if end <= batch.deadline:
@@ -128,7 +128,7 @@ class Stream:
 
 
 def for_rate(table: Sequence[tuple[float, int]], rate: float, beyond: int) -> int:
-    """The entry of the first rate that this one is below."""
+    """The entry of the first rate in the table above this one, else `beyond`."""
     return next((entry for below, entry in table if rate < below), beyond)
 
 

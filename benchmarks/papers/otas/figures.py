@@ -1,14 +1,14 @@
-"""OTAS's figures beside ours, simulated: utility by policy and load, outcomes, accuracy of batches, token counts.
+"""OTAS's figures next to ours, simulated: utility by policy and load, outcomes, accuracy of batches, token counts.
 
     python -m benchmarks.papers.otas.figures [--seconds 600] [--out benchmarks/results/otas.json]
 
 Everything is simulated from examples/simulate/otas.toml, whose accuracies are assumed and whose throughput is a guess
-of 480 queries a second; --capacities varies that guess, on which the gain over PetS hangs. The synthetic stream of the
-paper's section V: every second Poisson with a rate of 200 to 700 queries a second. PetS is fixed:0, ToMe fixed:-15 (the
-paper does not say which), VPT fixed:2; INFaaS picks one of three vision transformers by the rate, and loading one takes
-a second. The paper's other trace is Azure Functions 2021, two minutes in one second; in its place, where ARLO_TRACES
-names the folder of it, the day of 2019, a minute in one second, so scaled that 60 % of the time lie below 300 queries
-a second, as there.
+of 480 queries a second; --capacities varies that guess, on which the gain over PetS depends. The synthetic stream is
+that of the paper's section V: every second Poisson with a rate of 200 to 700 queries a second. PetS is fixed:0, ToMe
+fixed:-15 (the paper does not say which), VPT fixed:2; INFaaS picks one of three vision transformers by the rate, and
+loading one takes a second. The paper's other trace is Azure Functions 2021, two minutes in one second. If ARLO_TRACES
+names its folder, the 2019 day replaces it, a minute in one second, scaled so that the rate is below 300 queries a
+second 60 % of the time, as in the paper.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from benchmarks.papers.otas import as_printed
 
 EXAMPLE = Path("examples/simulate/otas.toml")
 CAPACITY = 480.0  # of the example at 0
-SHOWN = 430.0  # whose figures stand beside the paper's one by one
+SHOWN = 430.0  # the capacity whose figures are compared with the paper's one by one
 SCHEMES = {"price": "price", "PetS": "fixed:0", "ToMe": "fixed:-15", "VPT": "fixed:2"}
 LOADS = (0.3, 0.5, 0.7, 0.9, 1.0, 1.05, 1.1, 1.3, 1.5)
 PAPER = {
@@ -53,7 +53,7 @@ TYPES_OF = {  # what the paper says of each scheme on the synthetic stream, and 
     "VPT": ("not said", "64.1 % right"),
 }
 BELOW_300 = 0.6  # share of the time of the paper's trace
-# ViT-S, -B, -L: throughput beside B's by the multiply-adds, 4.6, 17.6 and 61.6 thousand millions; accuracies assumed.
+# ViT-S, -B, -L: throughput relative to B's by multiply-adds, 4.6, 17.6 and 61.6 thousand millions; accuracies assumed.
 MODELS = {
     "speed": (3.83, 1.0, 0.286),
     "cifar10": (0.93, 0.95, 0.965),
@@ -63,7 +63,7 @@ MODELS = {
 
 
 def speed(count: int) -> float:
-    """Rows a second of ViT-B/16 at a token count beside those with all 197 tokens, by the layers' multiplications."""
+    """Throughput of ViT-B/16 at a token count over that with all 197 tokens, by the layers' multiplications."""
     return multiplications(197, 12, 0, width=768) / multiplications(197, 12, count, width=768)
 
 
@@ -111,12 +111,12 @@ def poisson(rate: float, seconds: int, seed: int) -> NDArray[np.int64]:
 
 
 def serve(spec: TokenSpec, policy: str, arrived: NDArray[np.int64], seed: int = 0) -> Figures:
-    """What becomes of queries that arrive so, their kinds drawn."""
+    """Figures of queries with these arrivals and random kinds."""
     return run(scenario_of(spec, policy, Listed(arrived), seed=seed)).figures
 
 
 def utility(figures: Figures) -> float:
-    """That the queries earned."""
+    """Utility that the queries earned."""
     assert figures.utility is not None
     return figures.utility
 
@@ -228,7 +228,7 @@ def planner_us(spec: TokenSpec, batches: int = 12) -> dict[str, float]:
             ]
             queue.append((options, query.utility))
         runs = []
-        for _again in range(3):  # the machine does other things, too
+        for _again in range(3):  # the machine also does other work
             begun = time.perf_counter()
             _core.tokens_exact(0, queue)
             runs.append(1e6 * (time.perf_counter() - begun))

@@ -1,5 +1,5 @@
-"""What a point is worth: beside other ways to answer, and what each of its mechanisms is: the same search without it,
-on the same texts.
+"""The worth of an operating point compared with other ways to answer, and of each of its mechanisms: the same search
+without it, on the same texts.
 
     python -m benchmarks.papers.tabi.ablation CASCADE --data FILE --fit 4,1
 """
@@ -37,7 +37,7 @@ class Without:
 
 def ablation(study: Study, point: Point, *, seed: int = 0) -> list[Without]:
     """Rows of a table: the point, then without each mechanism it has, then with words left out at random or all but the
-    first, where such texts are recorded. Without calibration, thresholds are searched anew for the same mean time."""
+    first, if such texts are recorded. Without calibration, thresholds are searched again for the same mean time."""
     test = study.of(2)
     whole = test.play(point.all_rules, seed=seed)
     rows = [_row("as searched", whole, whole)]
@@ -80,8 +80,8 @@ class Pruned:
 
 
 def pruning(study: Study, *, seed: int = 0) -> list[Pruned]:
-    """Of all recorded kinds of pruning. `plain` and `importance` of one alpha take the same runtimes, so that what they
-    say is compared at one cost; random and first words are as many tokens as `importance`."""
+    """Figures of all recorded kinds of pruning. `plain` and `importance` of one alpha use the same runtimes, so their
+    answers are compared at one cost; random and first words are as many tokens as `importance`."""
     test = study.of(2)
     points = study.cascade.points
     goes = np.zeros(len(test.row), np.bool_)
@@ -127,8 +127,8 @@ class Way:
 
 def ways(study: Study, *, fit: Sequence[float] = (), tolerance: float = 0.01, seed: int = 0) -> list[Way]:
     """Each stage alone, INFaaS' choice among them, Cocktail's vote, and the points. The first two systems choose on the
-    select split what is at most `tolerance` less accurate than the last stage. `fit`: models of each stage that a
-    device holds (default: one each)."""
+    select split, at most `tolerance` less accurate than the last stage. `fit`: models of each stage that a device
+    holds (default: one each)."""
     select, test = study.of(1), study.of(2)
     holds = np.asarray(fit or (1.0,) * study.stages)
     found = [

@@ -91,7 +91,7 @@ def choose(
     fit: Sequence[float] = (),
 ) -> Candidate:
     """The candidate of least objective that meets both targets (section 5). `fit`: models that fit on a GPU, by stage,
-    for the objective cost. ConfigError says how far the best ones are from what is asked for."""
+    for the objective cost. ConfigError reports how far the best ones miss the targets."""
     value: Callable[[Candidate], float] = {
         "mean": lambda each: each.mean_ms,
         "p99": lambda each: each.p99_ms,
@@ -107,13 +107,13 @@ def choose(
 
 
 def by_stage(study: Study) -> list[Measured]:
-    """What each stage says of whole texts, and how long it takes."""
+    """Answers and times of each stage for whole texts."""
     return [Measured(each, study.ms[:, s]) for s, each in enumerate(study.said)]
 
 
 def point(study: Study, *, accuracy: float, k: float = 10.0, seed: int = 0) -> Rules:
-    """What Tabi makes of the select split, among all stages of the study or one alone. ConfigError where nothing is
-    that accurate."""
+    """Tabi's choice on the select split, among all stages of the study or one alone. ConfigError if none is that
+    accurate."""
     select = study.of(SELECT)
     pruned = {(a, b, alpha): found[1] for (a, b, alpha, how), found in select.pruned.items() if how == "importance"}
     everything = tuple(range(study.stages))
@@ -134,7 +134,7 @@ def cost(stage_ms: Sequence[float], reach: Sequence[float], fit: Sequence[float]
 
 
 def infaas(stages: Sequence[Measured], truth: ArrayLike, *, accuracy: float) -> int | None:
-    """INFaaS: the quickest single stage that is accurate enough; None where none is."""
+    """INFaaS: the quickest single stage that is accurate enough; None if none is."""
     y = np.asarray(truth)
     good = [s for s, each in enumerate(stages) if float((each.said.answer == y).mean()) >= accuracy]
     return min(good, key=lambda s: float(stages[s].ms.mean())) if good else None

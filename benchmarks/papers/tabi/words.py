@@ -47,7 +47,7 @@ def _first(vocabulary: Vocabulary, ids: ArrayLike, tokens: int, _: int) -> NDArr
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Record them."""
+    """Record the shortened texts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("cascade", type=Path, help="a cascade.json whose texts are recorded with --alphas")

@@ -13,7 +13,7 @@ from transformers import AutoModel
 
 
 def main(folder: str, out: Path) -> None:
-    """Export to a file beside it first: an interrupted one is never taken for whole."""
+    """Export to a temporary file first, so that an interrupted export is never taken for a whole one."""
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     names = ["input_ids", "attention_mask", "token_type_ids"]
     example = tuple(torch.ones(2, 16, dtype=torch.int64) for _ in names)

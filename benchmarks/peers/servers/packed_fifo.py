@@ -96,7 +96,7 @@ class Server:
         self.counts.serving_s = time.monotonic() - start_s
 
     def _stop(self) -> None:
-        """Let the fronts answer what is here and end."""
+        """Let the fronts answer their waiting requests and end."""
         if not self._stopping:
             self._stopping = True
             self._answers.put(None)

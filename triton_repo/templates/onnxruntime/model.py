@@ -1,7 +1,7 @@
 """Triton model code: an encoder in ONNX Runtime, on the CPU or (instance groups of KIND_GPU) on a GPU.
 
-`batching.py`, `session.py`, `model.onnx` and `weights.bin` lie beside this file. Parameters of config.pbtxt: `threads`;
-`lengths`, those whose runs are recorded, of a model of any length (`arlo compile --profiles`).
+`batching.py`, `session.py`, `model.onnx` and `weights.bin` lie next to this file. Parameters of config.pbtxt:
+`threads`; `lengths`, whose runs are recorded, for a model of any length (`arlo compile --profiles`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""An ONNX graph opened in ONNX Runtime: on the CPU, or on a GPU with CUDA graphs where its shape is fixed, or for some
-lengths of a graph that takes any, whose weights are then there once.
+"""An ONNX graph opened in ONNX Runtime: on the CPU, or on a GPU with CUDA graphs, either of a fixed shape or for some
+lengths of a graph that accepts any length, whose weights are then loaded once.
 
-It lies beside model.py in a Triton model version, and is `arlo.templates.onnxruntime.session` in the package: what is
-verified and measured is what serves. It needs numpy and onnxruntime only.
+It lies next to model.py in a Triton model version, and is `arlo.templates.onnxruntime.session` in the package: the code
+that is verified and measured is the code that serves. It needs numpy and onnxruntime only.
 
-On the CPU a plain run is used: with inputs and outputs bound to memory kept between runs it took the same time.
+On the CPU a plain run is used: inputs and outputs bound to memory kept between runs took the same time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 CUDA = "CUDAExecutionProvider"
 GRAPH_ID = "gpu_graph_id"  # of a run: the CUDA graph to record or to replay
 NO_GRAPH = "-1"
-# Tokens of all rows together from which a run has several threads. They save as large a part of a shorter run, and
-# take as much more of the cores; but that is over soon on one.
+# Total tokens from which a run uses several threads. Shorter runs would save the same share of their time at the same
+# extra cost in cores, but they end soon on one thread.
 WIDE_TOKENS = 128
 FREE_TOKENS = 16  # of a run that warms a session of any length up
 GRAPH_ROWS_BITS = 11  # of a graph's number, where there are several lengths; the rest is the length
@@ -63,8 +63,8 @@ class Session:
 
         device: cpu or cuda. record: False for a graph that takes any length. lengths: of such a graph those to record,
         ascending; rows between them are padded with zeros to the next one, which a mask among the inputs must hide.
-        Raises RuntimeError when a GPU is asked for and ONNX Runtime cannot use it, and whatever ONNX Runtime raises for
-        a graph that it does not take.
+        Raises RuntimeError if a GPU is requested and ONNX Runtime cannot use it, and ONNX Runtime's errors for a graph
+        that it rejects.
         """
         self.note = ""
         self._lengths, self._max_rows = tuple(lengths), max_rows
@@ -85,11 +85,11 @@ class Session:
         return tuple(self._replays)
 
     def input_shapes(self) -> dict[str, list[Any]]:
-        """Of each input: a number, or the name of the axis where it is free."""
+        """Axes of each input: a number if fixed, the axis's name if free."""
         return {entry.name: list(entry.shape) for entry in self._session.get_inputs()}
 
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
-        """The outputs `wanted`, in that order, for inputs [rows, tokens] each, or of their own size."""
+        """The outputs `wanted`, in that order, for inputs [rows, tokens] or of a fixed size."""
         rows, tokens = next(iter(tensors.values())).shape[:2]
         recorded = next((count for count in self._rows if count >= rows), rows)
         padded = next((length for length in self._lengths if length >= tokens), tokens)
@@ -111,7 +111,7 @@ class Session:
             self._session.run(list(self.outputs), _ones(self._session, 1, tokens))
 
     def _open_on_cpu(self, path: Path, threads: int) -> None:
-        """With one thread where rows are short; of a graph that takes any length there are two sessions."""
+        """Open with one thread if rows are short; a graph that accepts any length gets two sessions."""
         self._session = open_session(path, threads)
         _, *size = self._session.get_inputs()[0].shape
         if threads == 1 or len(size) > 1 or (isinstance(size[0], int) and size[0] >= WIDE_TOKENS):
@@ -138,7 +138,7 @@ class Session:
                 session = open_session(path, threads, (recording, "CPUExecutionProvider"))
                 self._record(session, device_id, max_rows)
             except Exception as error:
-                # ONNX Runtime refuses graphs of which it would run a part on the CPU.
+                # ONNX Runtime rejects graphs that it would run partly on the CPU.
                 self.note = f"no CUDA graph: {error}"
             else:
                 self._session, self._plain = session, _run_options(NO_GRAPH)
@@ -165,7 +165,7 @@ class Session:
 
     @staticmethod
     def _check(session: Any, replay: Bound) -> None:
-        """A graph that reads or writes other memory than is bound would go on giving old answers."""
+        """Check that the graph uses the bound memory; otherwise it would keep returning old answers."""
         names = [entry.name for entry in session.get_outputs()]
         ones = _ones(session, *next(iter(replay.shapes.values()))[:2])
         replay.run(names, ones)  # records
@@ -179,12 +179,12 @@ class Session:
 
 
 class Bound:
-    """Runs of one shape on memory that is allocated once: what a CUDA graph needs, which records addresses."""
+    """Runs of one shape on memory that is allocated once, because a CUDA graph records addresses."""
 
     def __init__(
         self, session: Any, rows: int, device: str, device_id: int = 0, *, graph_id: str = "", tokens: int = 0
     ) -> None:
-        """`tokens`: where the length is free."""
+        """`tokens`: the length, if it is free."""
         self.rows = rows
         first = session.get_inputs()[0]
         self._first, free = first.name, first.shape[1]
@@ -280,8 +280,8 @@ def open_session(
 
 
 def _ones(session: Any, rows: int, tokens: int) -> dict[str, Array]:
-    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding, and zeros for what has
-    another size than the first input, such as the number of a task. `tokens`: where free."""
+    """Inputs that every encoder accepts: the second word of its vocabulary, no padding, and zeros for inputs whose size
+    differs from the first input's, such as the number of a task. `tokens`: the size of free axes."""
     first = session.get_inputs()[0].shape[1:]
     return {
         entry.name: np.full(

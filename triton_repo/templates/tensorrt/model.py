@@ -1,8 +1,8 @@
 """Triton model code: an encoder as an engine of TensorRT or TensorRT-RTX, on the GPU of the instance.
 
-`batching.py`, `session.py` and `model.plan` lie beside this file. The parameter `package` of config.pbtxt is tensorrt
+`batching.py`, `session.py` and `model.plan` lie next to this file. The parameter `package` of config.pbtxt is tensorrt
 or tensorrt-rtx. Kernels that TensorRT-RTX compiles for this GPU are kept below `$ARLO_CACHE`, else `~/.cache/arlo`. A
-token id outside the vocabulary is not noticed: TensorRT does not check it.
+token id outside the vocabulary goes undetected: TensorRT does not check it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An engine of TensorRT or TensorRT-RTX on a GPU: its memory allocated once, its runs replayed as CUDA graphs.
 
-Used by `model.py` inside Triton, which lies beside it, and by `arlo.compile` to verify and to measure. It needs NumPy,
+Used by the `model.py` next to it inside Triton, and by `arlo.compile` to verify and to measure. It needs NumPy,
 cuda-bindings and one of the TensorRT packages, nothing of Arlo.
 
 The engine's inputs are INT64 [rows, tokens], or [rows, ...] of a fixed size; its outputs are FP32 with the rows first.
@@ -101,7 +101,7 @@ class Cuda:
         self.runtime = runtime
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What the function `name` gives beside its error code: nothing, one value or a tuple."""
+        """Call the function `name`; returns its results after the error code: nothing, one value or a tuple."""
         code, *values = getattr(self.runtime, name)(*arguments)
         if int(code) != 0:
             raise CudaError(f"{name} failed: {self._describe(code)}")
@@ -113,7 +113,7 @@ class Cuda:
 
 
 class _Owned:
-    """What must be given back, the last first; never raises, as it also runs when the process ends."""
+    """Releases resources, the last one first; never raises, because it also runs when the process ends."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], Any]] = []
@@ -146,7 +146,7 @@ class _Buffer:
         self._view[: array.size] = array.reshape(-1)
 
     def read(self, shape: tuple[int, ...]) -> Array:
-        """A copy of what lies in the host's memory: the next run writes there."""
+        """A copy of the host's memory, which the next run overwrites."""
         return self._view[: int(np.prod(shape))].reshape(shape).copy()
 
     def upload(self, size: int, stream: Any) -> None:
@@ -253,7 +253,7 @@ class Session:
         return tuple(shape for shape, known in self._known.items() if known.graph is not None)
 
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
-        """The outputs `wanted`, in that order, for inputs [rows, tokens], or of their own size; the others stay on the
+        """The outputs `wanted`, in that order, for inputs [rows, tokens], or of a fixed size; the others stay on the
         GPU.
 
         Raises ValueError for inputs that the engine does not take, CudaError or RuntimeError when the GPU fails.
@@ -269,8 +269,8 @@ class Session:
         return [self._buffers[name].read(known.outputs[name]) for name in wanted]
 
     def warm_up(self) -> None:
-        """Run the usual numbers of rows at the full length of each profile, so that no request pays for what happens
-        once: all small numbers, the powers of two above, and the most. Kernels that were compiled for it are kept."""
+        """Run the usual numbers of rows at the full length of each profile, so that no request pays for one-time work:
+        all small numbers, the powers of two above, and the most. Kernels compiled for it are kept."""
         for lane in self._lanes:
             usual = {*range(1, 9), *(1 << power for power in range(4, 11)), lane.rows[1]}
             for rows in sorted(count for count in usual if lane.takes(count, lane.tokens[1])):
@@ -299,7 +299,7 @@ class Session:
         return rows, tokens
 
     def _shape_of(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Of an input, for so many rows and tokens."""
+        """The shape of an input for the rows and tokens in `shape`."""
         return (shape[0], *self._own.get(name, shape[1:]))
 
     def _deserialise(self, path: Path) -> Any:
@@ -336,7 +336,7 @@ class Session:
                 raise RuntimeError(self._why(f"the engine refuses the memory for {name}"))
 
     def _context(self) -> Any:
-        """With several profiles each context gets the memory of its own profile, not that of the largest."""
+        """A new context. With several profiles its memory is sized for its profile, not for the largest one."""
         strategies = self._trt.ExecutionContextAllocationStrategy
         several = len(self.profiles) > 1
         strategy = strategies.ON_PROFILE_CHANGE if several else strategies.STATIC
@@ -378,7 +378,7 @@ class Session:
         return buffers
 
     def _set_shape(self, lane: _Lane, shape: tuple[int, int]) -> dict[str, tuple[int, ...]]:
-        """Set the context to `shape`; the outputs' shapes."""
+        """Set the context to `shape`; returns the outputs' shapes."""
         if lane.shape != shape:
             for name in self.inputs:
                 if not lane.context.set_input_shape(name, self._shape_of(name, shape)):
@@ -387,7 +387,7 @@ class Session:
         return {name: tuple(lane.context.get_tensor_shape(name)) for name in self.outputs}
 
     def _launch(self, shape: tuple[int, int]) -> _Known:
-        """Queue the run of what lies in the host's memory."""
+        """Queue a run on the inputs in the host's memory."""
         known = self._known.get(shape)
         again = known is not None
         if known is None:
@@ -401,7 +401,7 @@ class Session:
         captures = self._own_graphs and not known.tried and (again or self.fixed_length) and self._separate(known)
         self._set_shape(known.lane, shape)
         self._enqueue(known.lane, shape)
-        # After a plain run, in which TensorRT does what it puts off when a shape changes and must not be captured.
+        # After a plain run, in which TensorRT does work deferred from a change of shape, which must not be captured.
         if captures:
             self._capture(known, shape)
         return known
@@ -425,7 +425,7 @@ class Session:
             raise RuntimeError(self._why("the engine failed"))
 
     def _capture(self, known: _Known, shape: tuple[int, int]) -> None:
-        """Capture the graph of a shape; when CUDA or TensorRT cannot, it goes on without and `note` says why."""
+        """Capture the graph of a shape; if CUDA or TensorRT cannot, runs continue without it and `note` says why."""
         runtime, graph = self._cuda.runtime, None
         try:
             mode = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
@@ -458,9 +458,9 @@ class Session:
 
 
 class _Kernels:
-    """The kernels that TensorRT-RTX compiled for this GPU, in a file of their own for each engine and version.
+    """The kernels that TensorRT-RTX compiled for this GPU, one file for each engine and version.
 
-    TensorRT-RTX checks by itself that they suit the GPU and the driver. What cannot be read or written is done without.
+    TensorRT-RTX itself checks that they suit the GPU and the driver. Files that cannot be read or written are skipped.
     """
 
     def __init__(self, folder: Path, plan: Path, trt: Any) -> None:

@@ -1,11 +1,11 @@
 """Transformer encoders in torch, over padded rows or over packed ones (rows laid end to end, without padding).
 
 One module for the families BERT, RoBERTa/XLM-R, MPNet, DistilBERT, ELECTRA, ModernBERT and NomicBERT: `Architecture`
-says how they differ. It lies beside model.py in a Triton model version and is `arlo.templates.torch.encoder` in the
+holds their differences. It lies next to model.py in a Triton model version and is `arlo.templates.torch.encoder` in the
 package. It needs torch and safetensors only.
 
 Packed attention (`varlen_attn` of torch, on CUDA) reads the rows' borders from offsets, as FlashAttention does; on the
-CPU each row is attended to by itself. All other layers work on tokens, whichever row they are of.
+CPU attention runs row by row. All other layers work on tokens, regardless of their row.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Architecture:
 
     @classmethod
     def read(cls, folder: Path) -> Architecture:
-        """From model.json in `folder`. ValueError when it is of another format."""
+        """Read model.json in `folder`. ValueError if it has another format."""
         raw = json.loads((folder / CONFIG).read_text())
         if raw.pop("format", None) != FORMAT:
             raise ValueError(f"{folder / CONFIG} is not of format {FORMAT}: build the repository again")
@@ -129,13 +129,13 @@ class Places:
 
     @classmethod
     def packed(cls, layout: Layout) -> Places:
-        """Of packed rows."""
+        """The places of packed rows."""
         borders, last = layout.offsets.to(torch.int64), len(layout.row) - 1
         return cls(layout.row, layout.place, borders[:-1].clamp(max=last), (borders[1:] - 1).clamp(min=0))
 
     @classmethod
     def padded(cls, rows: int, tokens: int, mask: Tensor | None, device: torch.device) -> Places:
-        """Of rows padded to `tokens`; mask [rows, tokens]: 1 for tokens; None: no padding."""
+        """The places of rows padded to `tokens`; mask [rows, tokens]: 1 for tokens; None: no padding."""
         at = torch.arange(tokens, device=device)
         row = torch.arange(rows, device=device)[:, None].expand(rows, tokens)
         starts = row[:, 0] * tokens
@@ -179,7 +179,7 @@ class Layer(nn.Module):
         return q, k, v
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The layer's output, of its input and what attention gave, [..., width]."""
+        """The layer's output [..., width] from its input and the attention's output."""
         x = x + self.out(attended)
         if self.arch.pre_norm:
             return x + self._mlp(self.norm2(x))
@@ -198,7 +198,7 @@ class Prepacked(nn.Module):
     """A linear layer on the CPU whose float32 weights oneDNN has laid out for itself, with its activation, if any.
 
     On an AMD EPYC it took 0.44 times as long as torch's own, which calls MKL. oneDNN keeps megabytes for each number of
-    tokens that it meets, so it gets CHUNK at a time, and what is left over filled up to a multiple of STEP.
+    tokens that it meets, so it gets CHUNK at a time, and the remainder is padded to a multiple of STEP.
     """
 
     CHUNK, STEP = 256, 8
@@ -353,7 +353,7 @@ class Encoder(nn.Module):
         return self.arch.windows[index] if self.arch.windows else 0
 
     def _biases(self, tokens: int, mask: Tensor | None, x: Tensor) -> dict[int, Tensor | None]:
-        """What `_bias` gives for each window."""
+        """The result of `_bias` for each window."""
         return {
             window: self._bias(tokens, mask, window, x.device)
             for window in {self._window(index) for index in range(self.arch.layers)}
@@ -413,7 +413,7 @@ class Encoder(nn.Module):
         return flat[(layout.row * layout.longest + layout.place).clamp(max=len(flat) - 1)]
 
     def _rotary(self, x: Tensor, place: Tensor) -> list[tuple[Tensor | None, Tensor | None]]:
-        """For each layer the cosines and sines that turn queries and keys at `place`; None where nothing is turned."""
+        """Cosines and sines that rotate queries and keys at `place`, by layer; None if nothing is rotated."""
         if not self.arch.rotary:
             return [(None, None)] * self.arch.layers
         kind = (x.device, x.dtype)
@@ -458,7 +458,7 @@ def pool(mode: str, flat: Tensor, places: Places) -> Tensor:
 
 
 def random_encoder(arch: Architecture, *, seed: int, device: str = "cpu", precision: str = "fp32") -> Encoder:
-    """One whose weights are drawn, on `device`."""
+    """An encoder with random weights, on `device`."""
     torch.manual_seed(seed)
     with torch.device(device):
         model = Encoder(arch)
@@ -469,8 +469,8 @@ def random_encoder(arch: Architecture, *, seed: int, device: str = "cpu", precis
 
 
 def load(folder: Path, *, device: str = "cpu", precision: str = "") -> Encoder:
-    """The encoder of a model folder, in evaluation mode. ValueError where the weights are not those that model.json
-    describes. precision: empty for that of model.json."""
+    """The encoder of a model folder, in evaluation mode. ValueError if the weights do not match model.json. precision:
+    empty for that of model.json."""
     arch = Architecture.read(folder)
     precision = precision or arch.precision
     if arch.seed is not None:
@@ -483,7 +483,7 @@ def load(folder: Path, *, device: str = "cpu", precision: str = "") -> Encoder:
 
 
 def with_weights(arch: Architecture, weights: Mapping[str, Tensor]) -> Encoder:
-    """The encoder on these weights, which it shares. ValueError names what is missing or too much."""
+    """The encoder on these weights, which it shares. ValueError names missing and surplus weights."""
     with torch.device("meta"):
         model = Encoder(arch)
     try:

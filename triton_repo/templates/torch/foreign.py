@@ -1,6 +1,6 @@
 """A model whose family encoder.py does not know: the code of transformers, on padded rows only.
 
-Its folder holds config.json and weights.safetensors beside model.json. It needs transformers.
+Its folder holds config.json and weights.safetensors next to model.json. It needs transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .encoder import DTYPES, WEIGHTS, Architecture, Places, embedding, layer_of
 
 
 class Foreign(nn.Module):
-    """Has of `Encoder` what padded rows need."""
+    """The part of `Encoder`'s interface that padded rows need."""
 
     packs = False
 
@@ -37,10 +37,10 @@ class Foreign(nn.Module):
         self.tail.eval().to(device)
 
     def prepack(self) -> None:
-        """Nothing: its layers are those of transformers."""
+        """Do nothing: the layers are those of transformers."""
 
     def padded(self, ids: Tensor, mask: Tensor | None, types: Tensor | None = None) -> Any:
-        """What transformers answers for `ids` [rows, tokens]."""
+        """The answer of transformers for `ids` [rows, tokens]."""
         given: dict[str, Tensor] = {"input_ids": ids, "attention_mask": torch.ones_like(ids) if mask is None else mask}
         if self.arch.types > 1:
             given["token_type_ids"] = torch.zeros_like(ids) if types is None else types

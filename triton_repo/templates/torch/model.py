@@ -1,6 +1,6 @@
 """Triton model code: an encoder in torch, on the CPU or (instance groups of KIND_GPU) on a GPU.
 
-`batching.py`, `session.py`, `encoder.py`, `foreign.py` and the model folder lie beside this file. Parameters of
+`batching.py`, `session.py`, `encoder.py`, `foreign.py` and the model folder lie next to this file. Parameters of
 config.pbtxt: `kinds`, `lengths`, `packed_from` (see session.py), `threads`.
 """
 

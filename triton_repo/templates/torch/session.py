@@ -5,8 +5,8 @@ are padded to the longest of the batch and the kernels are launched one by one. 
 padding, up to a bucket of tokens that has a CUDA graph. On a CPU the same code runs without graphs, and static rows are
 not padded further.
 
-It lies beside model.py in a Triton model version and is `arlo.templates.torch.session` in the package: what is verified
-and measured is what serves. It needs NumPy and torch only.
+It lies next to model.py in a Triton model version and is `arlo.templates.torch.session` in the package: the code that
+is verified and measured is the code that serves. It needs NumPy and torch only.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Answers = dict[str, Tensor]
 KINDS = ("static", "dynamic", "packed")
 LEAST_BUCKET = 256  # tokens of the smallest packed graph; each further bucket is twice as large
 SHORT = 128  # rows up to this length have packed graphs whose attention has fewer blocks
-# A packed graph has room for one row in so many tokens: attention begins blocks for rows that are not there, too. More
-# rows than the last allows are split.
+# A packed graph has room for one row per this many tokens: attention starts blocks even for absent rows. Batches with
+# more rows than the last value allows are split.
 HEADROOM = (64, 24, 12)
 
 
 class Session:
     """An opened encoder. Use it from one thread at a time: its buffers are its own.
 
-    kind: how the last run was made. note: why something asked for is not there, else empty.
+    kind: how the last run was made. note: why a requested feature is missing, else empty.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Session:
             return [_numpy(answers(name)) for name in wanted]
 
     def run_packed(self, wanted: Sequence[str], ids: Array, offsets: Array, types: Array | None = None) -> list[Array]:
-        """As `run`, of rows that lie end to end: `ids` INT64 [tokens], `offsets` [rows + 1] the rows' borders.
+        """Run rows that lie end to end, like `run`: `ids` INT64 [tokens], `offsets` [rows + 1] the rows' borders.
 
         Answers are [rows, ...]; token-level ones [tokens, ...].
         """
@@ -136,7 +136,7 @@ class Session:
         return [np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*found, strict=True)]
 
     def warm_up(self) -> None:
-        """Run the shortest and the longest of each kind, so that no request pays for what happens once."""
+        """Run the shortest and the longest of each kind, so that no request pays for one-time work."""
         for tokens in {self._lengths[0], self._lengths[-1]}:
             for rows in {1, self._rows[-1]}:
                 ones = np.ones((rows, tokens), np.int64)
@@ -165,7 +165,7 @@ class Session:
         return ids, np.ones_like(ids) if mask is None else (mask != 0).astype(np.int64), types
 
     def _check(self, ids: Array) -> None:
-        """A GPU does not survive an id outside the vocabulary, so it is looked for here."""
+        """Reject ids outside the vocabulary, which would crash a GPU."""
         if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= self.vocabulary):
             raise ValueError(f"input_ids has an id outside 0 to {self.vocabulary - 1}")
 
@@ -201,7 +201,7 @@ class Session:
     def _padded(
         self, ids: Array, mask: Array, types: Array | None, real: Array, *, full: bool, prefix: bool
     ) -> Callable[[str], Tensor]:
-        """A way to each output of a padded batch."""
+        """A function that returns each output of a padded batch by name."""
         rows, tokens = ids.shape
         if self._device.type == "cuda" and prefix:
             shape = self._shape(rows, tokens)
@@ -222,7 +222,7 @@ class Session:
         return lambda name: answers[name]
 
     def _packed(self, ids: Array, offsets: Array, types: Array | None) -> Callable[[str], Tensor]:
-        """A way to each output of a packed batch."""
+        """A function that returns each output of a packed batch by name."""
         rows, tokens, longest = len(offsets) - 1, len(ids), int(np.diff(offsets).max(initial=0))
         if longest > self.arch.positions:
             raise ValueError(f"a row has {longest} tokens and the model reads {self.arch.positions}")
@@ -305,10 +305,10 @@ class Program(abc.ABC):
 
     @abc.abstractmethod
     def _compute(self) -> tuple[Tensor, Answers]:
-        """The hidden states and the answers to what the buffers hold."""
+        """The hidden states and the answers for the inputs in the buffers."""
 
     def compute(self) -> None:
-        """Run on what the buffers hold."""
+        """Run on the inputs in the buffers."""
         if self._graph is not None:
             self._graph.replay()
         else:
@@ -463,6 +463,6 @@ def _larger(array: Array, shape: tuple[int, int]) -> Array:
 
 
 def _numpy(tensor: Tensor) -> Array:
-    """On the host, contiguous; what a graph wrote is copied, as the next run writes there."""
+    """The tensor on the host, contiguous; a graph's output is copied, because the next run overwrites it."""
     array: Array = tensor.float().contiguous().cpu().numpy()
     return array
