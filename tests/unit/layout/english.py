@@ -1,4 +1,4 @@
-"""Habits of English that a native engineer would not have, counted over the text people read: documents, comments, strings."""
+"""Habits of English that a native engineer would not have, counted over documents, comments and strings."""
 
 from __future__ import annotations
 
