@@ -151,7 +151,7 @@ TEST(Batches, ABatchEndsBeforeTheFirstDeadlineInIt) {
 // A batch of 8 takes 11 ms of short rows, which is as cheap as a row gets; a long row alone costs 8 ms, in a full
 // batch 2.75.
 TEST(Batches, TheLineThatIsFilledBestGoesFirst) {
-  for (const auto [batching, expected] : {std::pair(Batching::kFill, 1), std::pair(Batching::kDeadline, 8)}) {
+  for (const auto& [batching, expected] : {std::pair(Batching::kFill, 1), std::pair(Batching::kDeadline, 8)}) {
     BatchRig rig(batching);
     rig.arrive(10, 400 * kMs);
     const auto first = rig.batches();

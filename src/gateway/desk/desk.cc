@@ -249,7 +249,7 @@ void Desk::expired(Row& row, bool evicted, TimeNs now, Effects& effects) {
   } else if (now >= row.call->waiting_deadline()) {
     fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + "): " + kMoreTime},
          row.index, now, effects);
-  } else if (row.call->bulk() && scheduler_.queued() >= config_.dispatch().max_queued()) {
+  } else if (row.call->bulk() && std::cmp_greater_equal(scheduler_.queued(), config_.dispatch().max_queued())) {
     Fault fault{Code::kResourceExhausted, "the queue is full, and interactive requests go first: try again later"};
     fault.overload = true;
     fail(*row.call, std::move(fault), row.index, now, effects);
