@@ -78,7 +78,7 @@ double Forecast::until(VariantId variant, bool ahead) {
     const auto level = static_cast<std::int32_t>(at) + first;
     const std::int32_t length = queue.level(level).max_length;
     const double here = each(queue.group_held(queue.first_fitting(level)), length);
-    // Those that are through earlier than it would be take part; fewer of them the earlier it is through.
+    // Instances that finish before it take part; the earlier it finishes, the fewer they are.
     double until = work / home.speed;
     for (std::size_t round = at; round < homes_.size(); ++round) {
       const double before = until;

@@ -1,4 +1,4 @@
-// What rules may be.
+// Checks rules and their ranges.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>

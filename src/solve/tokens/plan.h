@@ -1,4 +1,4 @@
-// Which token count each batch of a queue gets on one worker that executes them one after another: OTAS (arXiv
+// Chooses the token count of each batch of a queue on one worker that executes them one after another: OTAS (arXiv
 // 2401.05031), Eq. 1, Algorithms 2 and 3, and an exact solver of the same problem.
 //
 // Batches come sorted by deadline. An option of a batch is a way to execute it; clock + time < deadline must hold
@@ -31,7 +31,7 @@ inline constexpr int kEvict = -1;
 
 struct Plan {
   std::vector<int> choice;  // [batches]: an option, or kEvict
-  double utility = 0;       // of what is chosen
+  double utility = 0;       // of the chosen options
   double bound = 0;         // PlanExact: no plan has more
   TimeNs end = 0;           // when the last batch ends
 };

@@ -68,7 +68,7 @@ class Queue {
     for (const Query& row : batch->rows) batch->deadline = std::min(batch->deadline, row.deadline);
   }
 
-  // In order of creation. Algorithm 2 wants them by deadline: it sorts a list of its own, for add() needs this order.
+  // In order of creation. Algorithm 2 wants them by deadline: it sorts a copy, because add() needs this order.
   [[nodiscard]] const std::list<Waiting>& batches() const { return batches_; }
   [[nodiscard]] std::size_t size() const { return size_; }  // queries
 

@@ -1,4 +1,4 @@
-// How many queries arrive, and what they are worth: by class, a kind, a level of lengths and a utility, over the last
+// Rates of arriving queries and their worth, by class (a kind, a level of lengths and a utility), over the last
 // seconds.
 //
 // The window is as long as what came in it is all of one rate: from some 32 ms on it is doubled while its two halves do
