@@ -12,7 +12,7 @@
 namespace arlo::dispatch {
 
 // The latency table (base/latency_table.h) as the scheduler asks it, which counts no batch beyond kMaxBatch rows. A
-// static runtime is evaluated at its max_length whatever the request's length.
+// static runtime is evaluated at its max_length for requests of any length.
 class CostModel {
  public:
   // Throws std::invalid_argument for points that make no profile.

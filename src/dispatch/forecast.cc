@@ -42,7 +42,7 @@ RowsForecast Forecast::rows(std::span<const std::int32_t> lengths, VariantId var
     home.ahead += static_cast<double>(timed::free_at(x, s_.requests, now) - now) / x.pace;
     speed += 1 / x.pace;
   }
-  double others = 0;  // of variants that these instances hold, too
+  double others = 0;  // of other variants that these instances hold
   for (VariantId other = 0; other < queue.variants(); ++other) {
     const std::int32_t both = queue.with(variant, other);
     for (std::int32_t level = queue.first_of(other); both > 0 && level < queue.end_of(other); ++level) {

@@ -33,9 +33,9 @@ struct LatencyPoint {
   TimeNs latency = 0;       // of the whole batch
 };
 
-// A model compiled for one maximum length. `static` runtimes take the time of max_length whatever the request's
+// A model compiled for one maximum length. `static` runtimes take the time of max_length for requests of any
 // length; `dynamic` ones take the time of the length (linear between points, flat outside them). Between measured
-// batches linear too; above the largest one in proportion to the rows.
+// batches also linear; above the largest one in proportion to the rows.
 struct RuntimeSpec {
   std::int32_t max_length = 0;  // tokens, 1 to kMaxLength
   std::int32_t max_batch = 1;   // rows, 1 to kMaxBatch

@@ -32,7 +32,7 @@ struct CascadeWishes {
   std::int64_t last = -1;  // the last stage that may answer; below 0: any
   bool seeded = false;
   std::uint64_t seed = 0;  // of the soft rule, in place of the cascade's own
-  bool partial = false;    // on a stream: the answer so far of each row that goes on, too
+  bool partial = false;    // on a stream: also the answer so far of each row that goes on
   // True when rows go the cascade's default way.
   [[nodiscard]] bool usual() const { return point.empty() && least < 0 && last < 0 && !seeded; }
 };

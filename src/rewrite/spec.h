@@ -86,7 +86,7 @@ struct ModelSpec {
   std::int64_t default_timeout_ns = 0;
   std::int32_t longest = 0;         // tokens, of the longest of its runtimes
   std::uint16_t variant = 0;        // as the scheduler knows it
-  double share = 1;                 // of instances that hold other models, too
+  double share = 1;                 // of instances that also hold other models
   OutputSet inner = 0;              // for decisions: clients neither see nor name them
   int counts = -1;                  // output that says how many children each row has
   int task = -1;                    // input that says of which of `tasks` a row is; -1: there are no tasks

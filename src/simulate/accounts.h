@@ -137,7 +137,7 @@ class Accounts {
     if (variants_.empty()) return variant == 0 ? all : kNothing;
     return variant < variants_.size() ? variants_[variant] : kNothing;
   }
-  // From now on, before the first request, the variants are counted one by one, too.
+  // From now on, before the first request, the variants are also counted one by one.
   void by_variant() { variants_.resize(dispatch::kVariants); }
 
   Sums all;

@@ -198,7 +198,7 @@ struct Pipeline {
   flow::pipeline::Spec spec;
   std::optional<Rows> rows;
   std::vector<Edge> edges;                 // as in `spec`
-  std::vector<std::vector<double>> exits;  // [stages][variants]: share of the rows that end there, whatever the edges
+  std::vector<std::vector<double>> exits;  // [stages][variants]: share of the rows that end there regardless of edges
   TimeNs deadline = kNever;                // of a root, from its arrival: an answer after it is worth nothing
   std::uint64_t seed = 0;
 };

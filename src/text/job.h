@@ -25,7 +25,7 @@ struct Tokens {
   std::vector<std::vector<std::string>> words;      // what they are written as, where that was asked for
   std::vector<std::vector<std::uint8_t>> specials;  // special tokens in these
   std::vector<std::string> decoded;
-  Ids before, behind;  // special tokens that a single text stands in
+  Ids before, behind;  // special tokens around a single text
 };
 
 struct Job : Tokens {

@@ -40,7 +40,7 @@ struct Limits {
   bool with_places = false;  // of a single text; slower
 };
 
-// What the ids of a text stand in.
+// An element of the template around the ids of a text.
 struct Slot {
   enum class What : std::uint8_t { kFirst, kSecond, kSpecial } what;
   std::uint8_t type = 0;
@@ -70,7 +70,7 @@ class Tokenizer {
   MaybeFault encode(std::string_view text, std::optional<std::string_view> second, const Limits& limits,
                     Encoding& out) const;
 
-  // Appends ids of a text with the special tokens that a single one stands in.
+  // Appends ids of a text with the special tokens around a single one.
   void wrap(const std::int32_t* ids, std::size_t count, Ids& out) const;
   // Returns the written form of a token; empty for an unknown id.
   [[nodiscard]] std::string_view token(std::int32_t id) const;

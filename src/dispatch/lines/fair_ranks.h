@@ -4,7 +4,7 @@
 // is later. So the n-th waiting request of a busy client stands n turns behind the clock, and an occasional client goes
 // before most of them. With one client, ranks ascend in order of admission: first come, first served.
 //
-// Bound. The clock follows the requests that start, and it moves with each admission, too. So a request that has n of
+// Bound. The clock follows the requests that start, and it also moves with each admission. So a request that has n of
 // its client's before it is passed by at most kTurn * n requests that are admitted after it, however many clients
 // there are.
 //

@@ -31,7 +31,7 @@ struct Guard {
   std::int32_t edge = -1;  // of pipeline::Spec::edges; -1: an exit
   Rule rule = Rule::kHard;
   double at_least = 0;
-  ByLength below;  // the last: of longer rows, too; empty: no limit
+  ByLength below;  // the last also applies to longer rows; empty: no limit
   double c = 0;
   double k = 0;
   std::vector<std::vector<std::pair<double, double>>> gain = {};  // by variant of the stage: of going on, by the score

@@ -12,7 +12,7 @@ namespace arlo::flow {
 // Numbers of rows up to so many tokens, ascending.
 using ByLength = std::vector<std::pair<std::int32_t, double>>;
 
-// The map from logits to calibrated probabilities, which are right as often as they say (Tabi Eq. 2, HybridServe Eq. 1).
+// The map from logits to calibrated probabilities, that are right as often as they say (Tabi Eq. 2, HybridServe Eq. 1).
 struct Calibrator {
   enum class Kind : std::uint8_t {
     kTemperature,  // softmax(z / t)

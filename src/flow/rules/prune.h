@@ -10,7 +10,7 @@ namespace arlo::flow {
 // Leaves unimportant words out on the way to the next stage (Tabi Eq. 5, section 4.2).
 struct PruneSpec {
   double alpha = 0;       // a token is kept if its importance is above alpha times the mean; 0: nothing is pruned
-  bool over_all = false;  // the mean is over special tokens, too
+  bool over_all = false;  // the mean includes special tokens
   bool to_level = true;   // only as far as a shorter runtime is reached, and no further
   std::int32_t min_words = 4;
   // Of a row that has no time for its runtime: words up to this alpha may go for a shorter one, and with them at most

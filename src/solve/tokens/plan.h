@@ -36,7 +36,7 @@ struct Plan {
   TimeNs end = 0;           // when the last batch ends
 };
 
-// Algorithm 2. All batches have equally many options. A state keeps the predecessor of the most utility whatever its
+// Algorithm 2. All batches have equally many options. A state keeps the predecessor of the most utility at any
 // clock, so that the plan need not be the best. The states' predecessors start at 0, which evicts; as printed, at 1,
 // a batch would run past its deadline where all before it are infeasible.
 Plan PlanPrinted(TimeNs now, std::span<const Batch> batches);
@@ -75,7 +75,7 @@ class ExactPlanner {
   std::uint64_t looked_at_ = 0;
   std::vector<Layer> layers_;
   std::vector<Layer> lists_;
-  std::vector<double> rest_;  // [batches + 1]: most that these and later ones may bring, whatever their time
+  std::vector<double> rest_;  // [batches + 1]: most that these and later ones may bring in any time
   std::vector<double> gain_;  // the same beyond the price of their time
   double price_ = 0;          // of a nanosecond
   TimeNs end_ = 0;            // the last deadline
