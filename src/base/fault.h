@@ -1,5 +1,5 @@
-// Why a request is not answered with a result. Codes are gRPC's, kept as an enum of our own so that the pure parts
-// (parsing, validation, rewriting) need no gRPC.
+// Why a request gets no result. The codes are gRPC's, in our own enum so that the pure parts (parsing, validation,
+// rewriting) need no gRPC.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ enum class Code : std::uint8_t {
 struct Fault {
   Code code = Code::kOk;
   std::string message;
-  bool overload = false;          // too much was asked for at a time: later, or elsewhere, it may go well
+  bool overload = false;          // too many requests at a time: a retry later, or elsewhere, may succeed
   std::int64_t predicted_ms = 0;  // of an overload: how long an answer would have taken; 0: not known
-  // Where an API tells these from the rest: it cannot be read at all, there is nothing in it, or nothing at its
-  // address; or counts them: a model's answer has numbers that are none.
+  // Cases that some APIs report separately: the request cannot be read, is empty, or its address does not exist; and
+  // one that is counted: a model's answer has numbers that are NaN or infinite.
   enum class Kind : std::uint8_t { kUsual, kSyntax, kEmpty, kNoPath, kNotFinite } kind = Kind::kUsual;
 };
 

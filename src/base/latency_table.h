@@ -1,4 +1,4 @@
-// How a latency table is read: the one reading in C++, to the nanosecond that of arlo/catalog/latency.py. Pure.
+// Reads a latency table: the only implementation in C++, equal to arlo/catalog/latency.py to the nanosecond. Pure.
 #pragma once
 
 #include <algorithm>

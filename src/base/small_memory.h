@@ -1,7 +1,7 @@
-// Small pieces of memory that a thread used and will use again: a list for each size, without a lock.
+// Recycles a thread's small pieces of memory: a free list for each size, without a lock.
 //
-// Requests of one thread need the same few dozen sizes again and again, and libc takes ten times as long for each. What
-// is kept is bounded, so that an attack's memory goes back: kKept bytes of each size, 2 MB in all.
+// Requests of one thread need the same few dozen sizes again and again, and libc takes ten times as long for each. The
+// lists are bounded (kKept bytes of each size, 2 MB in all), so memory that an attack used is returned.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ class SmallMemory {
   static constexpr std::size_t kLargest = 4096;
   static constexpr std::size_t kKept = 16 << 10;
 
-  // Of the calling thread, from now on; where there is none, all is libc's.
+  // Enables the lists for the calling thread; a thread without them uses libc alone.
   SmallMemory() {
     for (std::size_t list = 0; list < room_.size(); ++list) {
       room_[list] = static_cast<std::uint16_t>(kKept / kStep / (list + 1));
@@ -35,7 +35,7 @@ class SmallMemory {
   SmallMemory(const SmallMemory&) = delete;
   SmallMemory& operator=(const SmallMemory&) = delete;
 
-  // Memory of libc's for at least so many bytes: free() may take it, too. Null: there is none.
+  // Returns libc memory of at least that many bytes, which free() accepts as well. Null: out of memory.
   static void* take(std::size_t bytes) {
     if (bytes > kLargest) return std::malloc(bytes);
     const std::size_t list = list_of(bytes);
@@ -45,7 +45,7 @@ class SmallMemory {
     }
     return std::malloc((list + 1) * kStep);
   }
-  // What take(bytes) gave, on any thread.
+  // Takes back memory that take(bytes) returned on any thread.
   static void give(void* memory, std::size_t bytes) {
     SmallMemory* const here = here_;
     const std::size_t list = list_of(bytes);

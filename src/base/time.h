@@ -11,7 +11,7 @@ using TimeNs = std::int64_t;  // an instant or a duration, nanoseconds, from any
 inline constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 inline constexpr TimeNs kMs = 1'000'000;
 
-// For messages: whole milliseconds.
+// Returns whole milliseconds, for messages.
 inline std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
 }  // namespace arlo

@@ -1,4 +1,4 @@
-// Text of clients in protobuf string fields: other bytes than UTF-8 there make a message that cannot be parsed.
+// Checks client text for protobuf string fields: bytes that are not UTF-8 make the message unparseable.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ inline std::size_t count_characters(std::string_view text) {
   return count;
 }
 
-// What is not printable ASCII replaced by question marks.
+// Replaces all but printable ASCII by question marks.
 inline std::string printable(std::string_view text) {
   std::string out(text);
   for (char& c : out) c = c >= ' ' && c < 127 ? c : '?';

@@ -14,7 +14,7 @@ namespace arlo::wire {
 enum Type : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 // One field after another. All views point into the buffer given. On malformed input next() returns false and ok()
-// turns false. Never looser than protobuf, so that what was read here may be sent on as it is; stricter in two points:
+// turns false. Never looser than protobuf, so that a field read here may be forwarded as it is; stricter in two points:
 // groups (types 3 and 4) are malformed, as proto3 has none, and so are numbers that do not fit their type.
 class Reader {
  public:

@@ -1,4 +1,4 @@
-// The decisions of cascades in Python, for arrays of rows: for the simulator, and for tests that hold NumPy to them.
+// The decisions of cascades in Python, for arrays of rows: for the simulator and for tests against NumPy.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

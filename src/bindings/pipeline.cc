@@ -65,7 +65,7 @@ Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<E
   return made;
 }
 
-// As the simulator takes them.
+// Arguments in the form that the simulator takes.
 simulate::Pipeline::Rows rows_of(const RowsOf& from) {
   simulate::Pipeline::Rows to;
   std::vector<StageOf> stages;

@@ -1,4 +1,4 @@
-// The gateway's tokenizer in Python, for tests that hold it to the `tokenizers` package.
+// The gateway's tokenizer in Python, for tests that compare it with the `tokenizers` package.
 #include "text/tokenizer.h"
 
 #include <nanobind/nanobind.h>

@@ -1,8 +1,8 @@
 // Which waiting rows an instance that has room executes next as one batch, and on which of its runtimes.
 //
-// The scheduler says whose turn it is and what a batch would take; the chooser says which rows start. There are two of
-// them: lengths by deadline (batching/by_deadline.h), which every line has, and what a body is given
-// (Scheduler::set_body), which also hears of every row that comes and goes. A chooser decides and moves nothing.
+// The scheduler decides whose turn it is and how long a batch would take; the chooser decides which rows start. There
+// are two kinds: lengths by deadline (batching/by_deadline.h) for every line, and a body's chooser
+// (Scheduler::set_body), which is also notified of every row that comes and goes. A chooser decides and moves nothing.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace arlo::dispatch {
 
-// A row of a body, as its chooser hears of it.
+// A row of a body, as its chooser sees it.
 struct WaitingRow {
   RequestHandle id = kNone;
   TimeNs arrived = 0;
@@ -44,28 +44,28 @@ struct Turn {
 };
 
 struct BatchChoice {
-  std::vector<RequestHandle> rows;          // empty: nothing that is worth it waits
+  std::vector<RequestHandle> rows;          // empty: no waiting row is worth it
   const Bundle::Member* runtime = nullptr;  // that executes them
   // Of a body, in place of the runtime:
   std::size_t variant = 0;             // by its place in the body
   std::int32_t longest = 0;            // tokens of the rows
-  std::vector<RequestHandle> evicted;  // what is worth more goes before them; whether or not a batch starts
+  std::vector<RequestHandle> evicted;  // rows worth more go before them; whether or not a batch starts
 };
 
 class BatchChooser {
  public:
   virtual ~BatchChooser() = default;
 
-  // What starts now. `choice` is empty when it comes.
+  // Chooses the rows that start now. `choice` is empty on entry.
   virtual void choose(const Turn& turn, BatchChoice& choice) = 0;
 
-  // A row comes for the first time.
+  // A row arrives for the first time.
   virtual void arrived(TimeNs /*now*/, const WaitingRow& /*row*/) {}
-  // It begins to wait, or does not wait any more.
+  // A row begins to wait, or stops waiting.
   virtual void add(const WaitingRow& /*row*/) {}
   virtual void remove(RequestHandle /*row*/) {}
 
-  // Goes by the rules of another chooser of its kind from now on; what it knows of rows stays. False: it is of another
+  // Adopts the rules of another chooser of its kind and keeps its knowledge of rows. False: the other is of another
   // kind.
   virtual bool follow(const BatchChooser& /*other*/) { return false; }
   // Utility of a worker-second at the last choice; 0 where none is asked.

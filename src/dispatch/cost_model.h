@@ -12,7 +12,7 @@
 namespace arlo::dispatch {
 
 // The latency table (base/latency_table.h) as the scheduler asks it, which counts no batch beyond kMaxBatch rows. A
-// static runtime is evaluated at its max_length whatever the request's length.
+// static runtime is evaluated at its max_length for requests of any length.
 class CostModel {
  public:
   // Throws std::invalid_argument for points that make no profile.
@@ -33,9 +33,9 @@ class CostModel {
   [[nodiscard]] std::int32_t max_batch() const { return max_batch_; }
   [[nodiscard]] std::int32_t max_length() const { return max_length_; }
   [[nodiscard]] bool dynamic() const { return dynamic_; }
-  // Rows from which on a larger batch saves next to nothing for each of them; max_batch for a dynamic runtime.
+  // Returns the batch size beyond which a larger one saves next to nothing per row; max_batch for a dynamic runtime.
   [[nodiscard]] std::int32_t saturated() const { return saturated_; }
-  // Rows from which on a batch gets at least four fifths of the rows of a saturated one done in a time.
+  // Returns the batch size from which on the throughput is at least four fifths of a saturated batch's.
   [[nodiscard]] std::int32_t efficient() const { return efficient_; }
 
  private:
@@ -50,8 +50,7 @@ class CostModel {
   std::vector<TimeNs> by_rows_;  // static runtimes only: of a batch of index + 1 rows
 };
 
-// The runtimes that a worker holds together, as one of them or another executes what it gets. One runtime is a bundle,
-// too.
+// The runtimes that a worker holds together; any of them may execute a row. A single runtime is a bundle as well.
 class Bundle {
  public:
   struct Member {
@@ -63,8 +62,8 @@ class Bundle {
   // At least one member.
   explicit Bundle(std::vector<Member> members);
 
-  // The runtime that a row of this length takes: that on which it costs least, of equal ones the shorter. At most
-  // longest().
+  // Returns the runtime for a row of this length (at most longest()): the one on which it costs least, the shorter of
+  // equal ones.
   [[nodiscard]] const Member& of(std::int32_t length) const {
     return members_.size() == 1 ? members_.front() : members_[of_length_[static_cast<std::size_t>(length)]];
   }
@@ -73,8 +72,8 @@ class Bundle {
   [[nodiscard]] TimeNs at(std::int32_t length, std::int32_t batch) const { return of(length).cost.at(length, batch); }
   [[nodiscard]] TimeNs alone(std::int32_t length) const { return of(length).cost.alone(length); }
   [[nodiscard]] TimeNs share(std::int32_t length) const { return of(length).cost.share(length); }
-  // Rows that a turn should have room for, of those that wait in a line: where a row has time left for a smaller batch
-  // only, and there are batches enough behind it (in all lines), they would pay for it.
+  // Returns the rows of a line that a turn should have room for: more than 1 only if enough batches wait (in all
+  // lines), as those would pay for a row that has time only for a smaller batch.
   [[nodiscard]] std::int32_t turn_rows(std::int32_t length, std::int32_t in_line, std::int32_t in_all) const {
     constexpr std::int32_t kDeep = 4;  // batches
     const CostModel& cost = of(length).cost;

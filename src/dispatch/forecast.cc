@@ -42,7 +42,7 @@ RowsForecast Forecast::rows(std::span<const std::int32_t> lengths, VariantId var
     home.ahead += static_cast<double>(timed::free_at(x, s_.requests, now) - now) / x.pace;
     speed += 1 / x.pace;
   }
-  double others = 0;  // of variants that these instances hold, too
+  double others = 0;  // of other variants that these instances hold
   for (VariantId other = 0; other < queue.variants(); ++other) {
     const std::int32_t both = queue.with(variant, other);
     for (std::int32_t level = queue.first_of(other); both > 0 && level < queue.end_of(other); ++level) {
@@ -78,7 +78,7 @@ double Forecast::until(VariantId variant, bool ahead) {
     const auto level = static_cast<std::int32_t>(at) + first;
     const std::int32_t length = queue.level(level).max_length;
     const double here = each(queue.group_held(queue.first_fitting(level)), length);
-    // Those that are through earlier than it would be take part; fewer of them the earlier it is through.
+    // Instances that finish before it take part; the earlier it finishes, the fewer they are.
     double until = work / home.speed;
     for (std::size_t round = at; round < homes_.size(); ++round) {
       const double before = until;

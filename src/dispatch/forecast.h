@@ -1,4 +1,4 @@
-// When a request would be answered: what the books of timed.h say of an instance, for one request more.
+// Predicts when a request would be answered: the estimates of timed.h for an instance with one request more.
 #pragma once
 
 #include <span>
@@ -9,14 +9,14 @@
 
 namespace arlo::dispatch {
 
-// Of the SLO, the part that what is overdue or bulk may keep an instance from others.
+// The part of the SLO for which overdue or bulk rows may occupy an instance.
 inline constexpr TimeNs kPatience = 4;
 
 class Forecast {
  public:
   explicit Forecast(State& state) : s_(state) {}
 
-  // From now on the books are kept, whatever the policy.
+  // From now on the books are kept, under every policy.
   void begin(TimeNs now) {
     if (s_.timed) return;
     s_.timed = true;
@@ -48,7 +48,7 @@ class Forecast {
     return next_on(x, r.variant(), r.length, now);
   }
 
-  // Its finish when it is the first row of the next batch there, which is not to be a small one where many wait.
+  // Its finish when it is the first row of the next batch there, which should not be small where many wait.
   [[nodiscard]] TimeNs turn_on(const Instance& x, const Request& r, TimeNs now) const {
     if (!s_.batching() || r.trial != 0) return next_on(x, r, now);
     const bool bound = r.instance != kNone;
@@ -59,7 +59,7 @@ class Forecast {
     return start_on(x, now) + timed::paced(x, time);
   }
 
-  // When it could begin something new.
+  // Returns when the instance could begin new work.
   [[nodiscard]] TimeNs start_on(const Instance& x, TimeNs now) const {
     return timed::started_until(x, s_.requests, now);
   }
@@ -82,13 +82,13 @@ class Forecast {
   struct Home {
     double own = 0;         // of the rows
     double ahead = 0;       // of all that waits or runs
-    double speed = 0;       // of its instances: 1 for each that is as quick as the profile
-    double until = 0;       // when they are through
+    double speed = 0;       // of its instances: 1 for each that is as fast as the profile
+    double until = 0;       // when they are done
     std::int32_t rows = 0;  // of this ideal level
   };
   // A row's time in the batches that bulk rows form.
   [[nodiscard]] double each(const MultiLevelQueue::Held& held, std::int32_t length) const;
-  // When the last of them is through. Longer instances help shorter ones when their own work is done.
+  // Returns when the last of them is done. Longer instances help shorter ones when their own work is done.
   double until(VariantId variant, bool ahead);
 
   State& s_;

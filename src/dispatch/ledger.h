@@ -1,5 +1,4 @@
-// Moves requests between the places where they can be, and keeps all counts, keys and books in step. It decides
-// nothing.
+// Moves requests between their places and keeps all counts, keys and books in step. It makes no decisions.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +30,7 @@ class Ledger {
     return h;
   }
 
-  // From now on it stands among those that are overdue. It does not wait now.
+  // Marks it as overdue. It is not waiting now.
   void make_overdue(RequestHandle h) {
     Request& r = s_.requests[h];
     if (r.overdue) return;
@@ -94,7 +93,7 @@ class Ledger {
     begin_wait(h);
   }
 
-  // Out of its FIFO; still counted as waiting.
+  // Takes it out of its FIFO; it still counts as waiting.
   void take_out(RequestHandle h) {
     Request& r = s_.requests[h];
     if (r.instance != kNone) {
@@ -131,7 +130,7 @@ class Ledger {
 
   // -- starting and finishing ---------------------------------------------------------------------------------------
 
-  // It is to wait for this instance.
+  // Makes it wait for this instance.
   void charge(RequestHandle h, Instance& x, TimeNs now) {
     const Request& r = s_.requests[h];
     if (s_.timed) add(s_.requests[h], x, s_.cost(x, r).share(r.length), now);
@@ -151,7 +150,7 @@ class Ledger {
     started(h, id, {on.runtime, kNone, level_of(on, r.variant())}, out);
   }
 
-  // All wait for this instance, or in lines, and start as one batch on a runtime of its bundle, as rows of variant
+  // Starts rows that wait for this instance or in lines as one batch on a runtime of its bundle, as rows of variant
   // `as`: theirs, or another one of their body.
   void start_waiting(std::span<const RequestHandle> rows, InstanceId id, const Bundle::Member& on, VariantId as,
                      TimeNs now, Actions& out) {
@@ -193,7 +192,7 @@ class Ledger {
     }
   }
 
-  // The worker is through with it; before release().
+  // The worker has finished it; called before release().
   void observe(RequestHandle h, Verdict verdict, TimeNs now) {
     if (!s_.timed) return;
     const Request& r = s_.requests[h];
@@ -217,7 +216,7 @@ class Ledger {
       shares = batch.shares;
     }
     if (!answered) return;
-    // How long a line lasts is learned while there is one: batches are not always full.
+    // The duration of a line is learned while there is one: batches are not always full.
     const TimeNs took = timed::learn(x, time, now - x.since);
     if (shares > 0 && took > 0) timed::learn(s_.queue.group(held.group), shares, took);
   }

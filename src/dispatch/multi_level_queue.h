@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kUsualPace = 8;  // Instance::pace_step of a pace
 
 inline constexpr Key kNobody = std::numeric_limits<Key>::max();  // key of the head of an empty group
 
-// What policies that count requests touch comes first: one cache line.
+// The fields used by policies that count requests come first: one cache line.
 struct alignas(64) Instance {
   std::int32_t in_flight = 0;  // batches started, not finished
   std::int32_t queued = 0;     // bound, not started
@@ -42,7 +42,7 @@ struct alignas(64) Instance {
   InstanceState state = InstanceState::kActive;
   bool present = false;
   std::uint32_t pace_step = kUsualPace;  // the pace in quarters of a doubling
-  // What is expected of its times; see timed.h.
+  // Estimates of its times; see timed.h.
   TimeNs work = 0;                 // sum of the shares of all its requests
   TimeNs free = 0;                 // when it is expected to be free; 0 when it has no request
   TimeNs first = 0;                // the same before it was put off because the instance was overdue
@@ -57,7 +57,7 @@ struct alignas(64) Instance {
 
   [[nodiscard]] std::int32_t outstanding() const { return in_flight + queued; }
   [[nodiscard]] bool has_room() const { return in_flight < limit; }
-  // Nothing is sent ahead for what is overdue: of the limit, half executes and half waits at the worker.
+  // Overdue requests are not sent ahead: half of the limit executes and half waits at the worker.
   [[nodiscard]] bool idles() const { return queued == 0 && in_flight < (limit + 1) / 2; }
 };
 
@@ -209,7 +209,7 @@ class MultiLevelQueue {
     std::int32_t active = 0;
   };
   [[nodiscard]] const Reach& reach(std::int32_t level) const { return reach_[static_cast<std::size_t>(level)]; }
-  // Finds or makes the group of what is held there, the last that was made.
+  // Finds or makes the group of entry `held`, the last one made.
   void add_to_level(std::uint32_t held, bool is_new);
   void insert_group(GroupIndex at, std::int32_t level, std::uint32_t held);
   void head_changed(GroupIndex g);

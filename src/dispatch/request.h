@@ -10,7 +10,7 @@
 
 namespace arlo::dispatch {
 
-// Where a request stands among others: in the fair order of fair_ranks.h, those that are retried before all others.
+// A request's place among others: in the fair order of fair_ranks.h, retried ones before all others.
 using Rank = std::uint64_t;
 inline constexpr Rank kFirstTry = Rank{1} << 63;
 inline constexpr Rank kLastRank = std::numeric_limits<Rank>::max();  // of no request
@@ -31,14 +31,14 @@ struct alignas(64) Request {
   RequestState state = RequestState::kGone;
   bool watched : 1 = false;  // has an entry in the deadline heap
   bool overdue : 1 = false;  // it cannot be on time any more
-  bool evicted : 1 = false;  // for what is worth more goes before it (batch_chooser.h)
-  // It failed in a batch, and goes with others of which this is true only: at most 2^(trial - 1) of them. 0: with any.
+  bool evicted : 1 = false;  // rows worth more go before it (batch_chooser.h)
+  // It failed in a batch and goes only with others of the same value: at most 2^(trial - 1) of them. 0: with any.
   std::uint8_t trial : 5 = 0;
 
   [[nodiscard]] VariantId variant() const { return static_cast<VariantId>(variant_); }
   [[nodiscard]] BatchId batch() const { return avoid; }  // of a started one; kNone: alone
   [[nodiscard]] std::uint64_t order() const { return rank & ~kFirstTry; }
-  // It has to finish by then to wait among those that can be on time; kNever: no time limits.
+  // Returns the time by which it has to finish to wait among those that can be on time; kNever: no time limits.
   [[nodiscard]] TimeNs limit() const { return std::min(aim, deadline); }
 };
 
@@ -124,8 +124,8 @@ struct Fifo {
 
   void push_back(RequestSlab& slab, RequestHandle handle) { insert_after(slab, tail, handle); }
 
-  // In order of rank. O(1) for the newest request, O(retried ones) for a retried one, and O(what it passes) where
-  // several clients wait.
+  // Inserts in order of rank. O(1) for the newest request, O(retried ones) for a retried one, and O(requests passed)
+  // where several clients wait.
   void insert(RequestSlab& slab, RequestHandle handle) {
     const Rank rank = slab[handle].rank;
     RequestHandle before = tail;

@@ -1,5 +1,5 @@
-// What a policy decides, and nothing else: the order of instances within a group, and the group whose best instance
-// takes a request. The multi-level queue keeps the order, the scheduler keeps the requests.
+// The decisions of a policy: the order of instances within a group, and the group whose best instance takes a request.
+// The multi-level queue keeps the order, the scheduler keeps the requests.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class Rule {
   [[nodiscard]] virtual GroupIndex pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t length,
                                         TimeNs now) = 0;
 
-  // How requests wait under it: bound on arrival, unless it says otherwise.
+  // How requests wait under it: bound on arrival by default.
   [[nodiscard]] virtual std::unique_ptr<Binding> make_binding(const Parts& parts);
 };
 

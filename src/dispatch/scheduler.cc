@@ -43,7 +43,7 @@
 
 namespace arlo::dispatch {
 
-// The events. Who goes where is the rule's, how requests wait the binding's, whose turn it is that of Turns.
+// The events. The rule decides who goes where, the binding how requests wait, and Turns whose turn it is.
 class Scheduler::Impl {
  public:
   explicit Impl(const Options& options)
@@ -310,7 +310,7 @@ class Scheduler::Impl {
     return Admission::kParked;
   }
 
-  // A request that waits looks for another place.
+  // Finds another place for a waiting request.
   void bind_again(RequestHandle h, TimeNs now, Actions& out) {
     if (s_.requests[h].deadline <= now) {
       ledger_.expire_one(h, out);

@@ -2,23 +2,22 @@
 //
 // Events in (a request arrives, a request finishes, an instance joins, drains or leaves, time passes), decisions out
 // (start this request on that instance, this one has expired, this one lost its instance). The gateway and the
-// simulator link this very code.
+// simulator link the same code.
 //
 // Paper: Arlo (ICPP'24), section 3.4 and Algorithm 1. The multi-level queue has one *level* per distinct max_length,
 // 0 = shortest; in each level an indexed heap holds the instances, least loaded first. A request may run on any level
 // whose max_length is at least its length; the smallest such level is its *ideal* level; a longer one is a demotion.
 //
-// Variants. Several networks may share the workers: each has levels of its own, those of variant 0 first, and the rows
-// of two never share a batch. An instance that holds runtimes of several stands in a level of each. Under `late` a
-// turn goes to the row that is due first, or with `deadline` batching to the batch that is worth most (late.cc), as far
-// as each variant gets its share of the time (shares.h); under the others, that bind on arrival, an instance serves
-// what is bound to it in turn, whatever its variant.
+// Variants. Several networks may share the workers: each has its own levels, those of variant 0 first, and the rows of
+// two never share a batch. An instance that holds runtimes of several is in a level of each. Under `late` a turn goes
+// to the row that is due first, or with `deadline` batching to the batch that is worth most (late.cc), within each
+// variant's share of the time (shares.h). Under the other policies, which bind on arrival, an instance serves its bound
+// requests in turn, regardless of their variant.
 //
-// Bodies. Where variants are one network at several token counts, their rows wait in one line, and a chooser that the
-// body is given (batch_chooser.h) decides together which of them are a batch, on which variant, and who is left out
-// when an instance has room. Its rows are judged on arrival by what they could have if they went first, and by the
-// plans after that: they have no turns, clients have none among them, and what cannot be on time beside what is worth
-// more is evicted.
+// Bodies. Where variants are one network at several token counts, their rows wait in one line. When an instance has
+// room, the body's chooser (batch_chooser.h) decides which rows form a batch, on which variant, and which are left out.
+// A row is admitted if it could meet its deadline when served first. After that the plans decide: rows and clients have
+// no turns, and a row that cannot be on time because of rows worth more is evicted.
 //
 // Waiting. Early-binding policies (rs, ilb, ig, infaas, uniform, eft) bind a request to an instance on arrival: it
 // waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
@@ -29,15 +28,15 @@
 //
 // Time limits. Nothing is started that cannot finish by its deadline as far as the books know (timed.h: the latency
 // profile, the pace of the instance, all that is sent or waits before it). Such a request is refused on arrival with
-// the predicted time (kTooLate); a waiting one expires when its turn comes, or when its deadline does: any call may
-// emit kExpired. What can only not be on time any more is *overdue*: it yields to all that can be, and starts where an
-// instance idles, and in one of 32 turns in any case (turns.h). In a full queue an overdue one makes room for one that
-// can be on time, and expires. Requests without time limits wait for ever, and never yield.
+// the predicted time (kTooLate); a waiting one expires when its turn or its deadline comes: any call may emit kExpired.
+// A request that can meet its deadline but not be on time is *overdue*: it yields to all that can be on time, and
+// starts where an instance idles, and in one of 32 turns in any case (turns.h). In a full queue an overdue request
+// expires to make room for one that can be on time. Requests without time limits wait for ever and never yield.
 //
-// Bulk. A request of this class stands among the overdue from the start, as a client beside the others, and gets at
-// most half of the queue. What starts of the overdue keeps its instance no longer than a quarter of the SLO, as its
-// capacity tells it, unless one request alone does. Rows of requests that are too long to be on time arrive as bulk of
-// one client, 0, so that these requests are served one after the other: what forecast() predicts holds for each.
+// Bulk. A request of this class is overdue from the start, as one more client, and gets at most half of the queue. An
+// overdue batch occupies its instance for at most a quarter of the SLO, as derived from its capacity, unless one
+// request alone takes longer. Rows of requests that are too long to be on time arrive as bulk of one client, 0, so that
+// these requests are served one after the other and forecast() holds for each.
 //
 // No request waits for ever. A request is passed by later ones only in these ways, each of them bounded:
 //   retried ones       each at most once for each of its retries;
@@ -103,17 +102,17 @@ class Scheduler {
   // bound again.
   void leave(InstanceId instance, TimeNs now, Actions& out);
 
-  // Of the time of instances that it shares, a variant may count on its share by the sum of all that wait: above 0, 1
-  // unless it is said. `late` alone.
+  // Sets a variant's share of the time of instances that it shares, relative to the sum over all that wait: above 0,
+  // default 1. `late` only.
   void set_share(VariantId variant, double share);
 
   // From now on these variants, the quickest first, are a body: one network in several forms. Its rows all arrive for
   // the first of them and wait in one line; `chooser` decides which rows start as a batch, and on which variant. `late`
-  // with batches alone. Rows are late at their limits (aim, deadline); what is retried, bound or overdue runs on the
+  // with batches only. Rows are late at their limits (aim, deadline); retried, bound and overdue rows run on the
   // first variant. For a body that is there the chooser only changes its rules, when it can. Throws
   // std::invalid_argument.
   void set_body(const std::vector<VariantId>& variants, std::unique_ptr<BatchChooser> chooser);
-  // It is no body any more, by its first variant: what waits in its line is for that one.
+  // Dissolves the body with this first variant: rows waiting in its line are for that variant.
   void clear_body(VariantId variant);
   // Of a body, by its first variant, at its last decision: utility of a worker-second; 0 of none.
   [[nodiscard]] double price(VariantId variant) const;
@@ -124,20 +123,20 @@ class Scheduler {
   void release(TimeNs now, Actions& out);
   // Algorithm 1 for `rs`. O(log(N/K)), plus O(L) for rs and O(K) for all but rs and ilb.
   Admitted arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions& out);
-  // The worker is through with a started request; its handle is gone, and with the last row of its batch the instance
-  // has room again and starts what waits. A client that
-  // gave up frees nothing: the worker is busy all the same. Also ends a kLost request (its answer was on the way).
+  // The worker has finished a started request; its handle is gone, and with the last row of its batch the instance has
+  // room again and starts waiting requests. A client that gave up frees nothing: the worker stays busy. Also ends a
+  // kLost request (its answer was on the way).
   void finish(RequestHandle handle, Verdict verdict, TimeNs now, Actions& out);
   // True: `tag` was waiting under that handle, is removed, and the handle is gone. False: it has started, and finish()
   // must still be called; or it has expired, which is among the actions that the caller has yet to read, and its handle
   // may be another's by now.
   bool cancel(RequestHandle handle, Tag tag, TimeNs now, Actions& out);
-  // A started request failed on its instance through no fault of its own (kLost, or an error of the worker) and is
-  // scheduled again, ahead of what waits, on another instance than `avoid` where one fits (kNone: any). Never refused
-  // for a full queue. Until it ends, the request keeps off `avoid` when it is bound again, too. When its deadline has
-  // come it is emitted as kExpired instead, and kQueued returned. kTooLong for a handle in another state.
-  // `most` above 0: one of its batch may be at fault. From now on it goes in batches of so many rows at most (of powers
-  // of two, the next one below), with others of which the same was said only.
+  // A started request failed through no fault of the request (kLost, or a worker error). It is scheduled again, ahead
+  // of all waiting ones, on an instance other than `avoid` where one fits (kNone: any). Never refused for a full queue.
+  // Until it ends, the request also keeps off `avoid` when it is bound again. If its deadline has come, kExpired is
+  // emitted and kQueued returned. kTooLong for a handle in another state. `most` above 0: one row of its batch may be
+  // at fault. From now on the request goes in batches of at most that many rows (rounded down to a power of two), only
+  // with other requests of the same limit.
   Admission retry(RequestHandle handle, InstanceId avoid, TimeNs now, Actions& out, std::int32_t most = 0);
   // A kLost request is given up; its handle is gone.
   void abandon(RequestHandle handle);
@@ -169,17 +168,17 @@ class Scheduler {
   [[nodiscard]] bool present(InstanceId instance) const;       // active or draining
   [[nodiscard]] InstanceView view(InstanceId instance) const;  // all zero when it is not present
   [[nodiscard]] RequestState state(RequestHandle handle) const;
-  // When such a request would finish if it arrived now, behind all that waits for it: what arrive() holds against its
-  // limits. kNever: no active instance fits. It changes no decision; from the first call on the books of timed.h are
-  // kept, and an instance that is found overdue is put off, as by an arrival.
+  // Returns when such a request would finish if it arrived now, behind all that wait: the time that arrive() compares
+  // with its limits. kNever: no active instance fits. It changes no decision; from the first call on the books of
+  // timed.h are kept, and an instance found overdue is put off, as by an arrival.
   [[nodiscard]] TimeNs expected_finish(const Arrival& arrival, TimeNs now);
   // The same of all rows of a request that is to come. kNever twice: no active instance fits one of them. Later
   // arrivals that go first are not in it. O(rows + instances + levels).
   [[nodiscard]] RowsForecast forecast(std::span<const std::int32_t> lengths, VariantId variant, TimeNs now);
-  // How dear the time of the instances is that hold a variant: until one of them is free, and then what waits for them
-  // by their number, whichever of their variants it is for. So of variants that share all of their instances it is the
-  // same, as expected_finish() is not: there each has its share, and one that nobody wants is served soon. kNever: no
-  // active instance fits. Changes no decision, as above.
+  // Returns how scarce the time of a variant's instances is: the time until one is free, plus the work that waits for
+  // them, for any of their variants, divided by their number. So variants that share all their instances get the same
+  // value. expected_finish() differs: there each variant has its share, and one without demand is served soon. kNever:
+  // no active instance fits. Changes no decision, as above.
   [[nodiscard]] TimeNs expected_wait(std::int32_t length, VariantId variant, TimeNs now);
   [[nodiscard]] std::int32_t active_of(VariantId variant) const;  // active instances that hold the variant
   // Predicted time of `batch` rows of `length` on `runtime`; one row: a request alone. 0 for an unknown runtime.

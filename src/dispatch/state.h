@@ -1,4 +1,4 @@
-// What the scheduler knows: the instances, the requests, and where each of them waits.
+// The scheduler's state: the instances, the requests, and where each of them waits.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ struct State {
   OverdueLines overdue;
   Deadlines deadlines;
   FairRanks ranks{0};
-  // Of those that are overdue: what is refused or expires among them costs no client its turns.
+  // Ranks of overdue requests: refusals and expiries among them cost no client its turns.
   FairRanks overdue_ranks{1};
   bool held = false;  // requests that arrive wait for others that come with them
   std::int32_t queued = 0;

@@ -9,12 +9,12 @@
 // worker with several execution slots looks slower than it is.
 //
 // Pace. Workers differ from their latency profile: a slower GPU, a profile from another machine, the network, several
-// execution slots. So each instance has a factor on what the profile says, learned from the requests it finishes: the
-// time since it last made progress over the share of what it finished, each bounded (a hiccup is no pace) and fading
-// with the next sixteen or so. Among idle instances the quicker ones come first, in steps of 19 %. The rows of a batch
-// end together, so those that end within an eighth of the time since the last progress are one batch, which is held
-// against what the profile says of so many rows; it counts when the next batch begins to end. An answer that was no
-// good (Verdict::kFailed) says nothing of the speed.
+// execution slots. So each instance has a factor on the profile's times, learned from the requests it finishes: the
+// time since it last made progress over the share of the work it finished, each bounded (a hiccup is no pace) and
+// fading over the next sixteen or so. Among idle instances the faster ones come first, in steps of 19 %. The rows of a
+// batch end together, so those that end within an eighth of the time since the last progress are one batch. It is
+// compared with the profile's time for that many rows, and counts when the next batch begins to end. A failed answer
+// (Verdict::kFailed) does not count.
 //
 // An instance that should be free by now and is not (a slow batch, the network, a hung worker) must not look idle.
 // When such an instance comes up as the best of its group its estimate is put off: it is expected to stay late for as
@@ -46,13 +46,13 @@ inline TimeNs start_of(Key key, TimeNs now) {
   return time <= kIdle ? now : std::max(now, static_cast<TimeNs>(time - kOrigin));
 }
 
-// What a time of the latency profile comes to on this instance.
+// Converts a time of the latency profile to this instance's pace.
 inline TimeNs paced(const Instance& x, TimeNs time) {
   // Times are above 0, and llround() is a call. NOLINTNEXTLINE(bugprone-incorrect-roundings)
   return static_cast<TimeNs>(x.pace * static_cast<double>(time) + 0.5);
 }
 
-// What the profile gives `share` took the instances of the group so long.
+// The instances of the group took that long for `share` of the profile.
 inline void learn(MultiLevelQueue::Group& group, TimeNs share, TimeNs time) {
   constexpr double kFade = 63.0 / 64.0;
   group.took = kFade * group.took + static_cast<double>(time);
@@ -120,7 +120,7 @@ inline void withdraw(Instance& x, TimeNs share) {
   x.first -= share;
 }
 
-// A request has finished: the estimate starts again from what is known now.
+// A request has finished: the estimate restarts from the present state.
 inline void progress(Instance& x, TimeNs share, TimeNs now) {
   x.since = now;
   x.work -= share;
@@ -128,7 +128,7 @@ inline void progress(Instance& x, TimeNs share, TimeNs now) {
   x.first = x.free;
 }
 
-// When an instance would be free that is looked at without being the best of its group, so not put off yet.
+// Returns when an instance would be free that is not the best of its group, and so has not been put off yet.
 inline TimeNs free_at(const Instance& x, const RequestSlab& requests, TimeNs now) {
   if (x.outstanding() == 0) return now;
   if (x.free > now) return x.free;
@@ -136,7 +136,7 @@ inline TimeNs free_at(const Instance& x, const RequestSlab& requests, TimeNs now
   return now + std::max<TimeNs>(now - x.first, 1) + (x.work - current);
 }
 
-// When it would be free of what it has started alone.
+// Returns when it would be free of its started requests alone.
 inline TimeNs started_until(const Instance& x, const RequestSlab& requests, TimeNs now) {
   TimeNs until = x.since;
   for (RequestHandle at = x.started.head; at != kNone; at = requests[at].next) until += requests[at].share;

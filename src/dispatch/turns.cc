@@ -8,7 +8,7 @@ namespace arlo::dispatch {
 
 namespace {
 
-// What batches of the variants of a line take on an instance; `held`: what it holds of each.
+// The times that batches of a line's variants take on an instance; `held`: the runtimes it holds of each.
 class TimesOn final : public BatchTimes {
  public:
   TimesOn(const Instance& x, const std::vector<const MultiLevelQueue::Held*>& held) : x_(x), held_(held) {}
@@ -68,7 +68,7 @@ bool Turns::start(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
   return true;
 }
 
-// Returns the variant that executes what is chosen.
+// Returns the variant that executes the chosen rows.
 VariantId Turns::choose_of(const Body& body, RequestHandle first, InstanceId id, TimeNs now) {
   const Instance& x = s_.queue[id];
   held_.clear();
@@ -85,7 +85,7 @@ VariantId Turns::choose_of(const Body& body, RequestHandle first, InstanceId id,
   return body.variants[choice_.variant];
 }
 
-// One that may still be answered after its limit yields from now on.
+// A request that may still be answered after its limit yields from now on.
 void Turns::evict(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
   Request& r = s_.requests[h];
   r.evicted = true;
@@ -136,8 +136,8 @@ bool Turns::start_overdue(InstanceId id, TimeNs now, Actions& out) {
   return true;
 }
 
-// The first of the lines that it fits. One that cannot meet its deadline expires here when no shorter instance is there
-// for it, which might be quicker.
+// Returns the first of the lines that it fits. A request that cannot meet its deadline expires here unless there is a
+// shorter instance, which might be faster.
 RequestHandle Turns::overdue_for(InstanceId id, TimeNs now, Actions& out) {
   const Instance& x = s_.queue[id];
   RequestHandle best = kNone;

@@ -1,10 +1,10 @@
-// Whose turn it is when an instance has room, and what becomes of requests that cannot be on time.
+// Decides whose turn it is when an instance has room, and handles requests that cannot be on time.
 //
-// A request whose limits are known to be out of reach is never started: the books say when it would finish, with all
-// that is sent already and waits before it. If its deadline is out of reach it is refused on arrival, or expires when
-// its turn comes. If it can only not be on time any more it is *overdue*: it leaves its line and yields to all that can
-// be on time. What is overdue starts on an instance that idles, and in one of kShare turns in any case. So an overload
-// costs those that come too late and no others, whatever time their clients give them.
+// A request whose limits are known to be out of reach is never started: the books predict its finish behind all
+// requests sent or waiting before it. If its deadline is out of reach, it is refused on arrival or expires when its
+// turn comes. If it can meet its deadline but not be on time, it is *overdue*: it leaves its line and yields to all
+// that can be on time. Overdue requests start on idle instances, and in one of kShare turns in any case. So an overload
+// costs only the requests that come too late, regardless of their clients' timeouts.
 //
 // On time is aimed at a sixteenth of the time early (aim()): in an overload each line is as long as the limits allow,
 // so every start is at the edge, and half of the predictions err on the wrong side.
@@ -31,18 +31,18 @@ class Turns {
       : s_(state), ledger_(ledger), forecast_(forecast), by_deadline_(state) {}
   void set_binding(Binding& binding) { binding_ = &binding; }
 
-  // By when a request that is due then should finish.
+  // Returns the time by which a request with this due time should finish.
   static TimeNs aim(TimeNs due, TimeNs now) { return due == kNever ? kNever : due - (due - now) / 16; }
 
   // Starts what waits for an instance while it has room; then brings its key up to date, or lets it go.
   void serve(InstanceId id, TimeNs now, Actions& out);
 
-  // Starts the batch that is chosen for an instance that has room, when it is this waiting request's turn. False: none
-  // is, which only happens to a body. What is evicted leaves, or yields as what is overdue. The key is left to the
+  // Starts the batch chosen for an instance with room when it is this waiting request's turn. False: no batch was
+  // chosen, which only happens to a body. Evicted rows leave, or yield as overdue ones do. The key is left to the
   // caller.
   bool start(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
 
-  // An arrival that would finish at `finish` where the policy would have it: after its limit.
+  // Handles an arrival that would finish at `finish`, after its limit, on the policy's choice.
   Admitted arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs finish, TimeNs now, Actions& out);
   // An arrival of the class bulk, of any level.
   Admitted arrive_bulk(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out);
@@ -51,9 +51,9 @@ class Turns {
   // A waiting request, whose instance or line has come to it, cannot be on time: it yields, or expires.
   void pass(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
 
-  // False when one more of a variant may not wait. Where its queue is full, one that is overdue makes room, or several
-  // where retried ones have filled it beyond its bound. Those that are held do not wait as far as there is room for
-  // them.
+  // Returns false when one more request of a variant may not wait. In a full queue an overdue request makes room, or
+  // several where retried ones have filled it beyond its bound. Held requests do not count as waiting as far as there
+  // is room for them.
   bool may_wait(const Arrival& arrival, Actions& out) {
     const VariantId variant = arrival.variant;
     const std::int32_t queued = s_.queued_of[variant];
@@ -73,7 +73,7 @@ class Turns {
   bool start_overdue(InstanceId id, TimeNs now, Actions& out);
   RequestHandle overdue_for(InstanceId id, TimeNs now, Actions& out);
   InstanceId idle_for(std::int32_t level, std::int32_t length, InstanceId avoid, TimeNs now) const;
-  // The request next in turn, or kNone, and what is done with those that cannot be on time.
+  // Returns the request next in turn, or kNone, and handles those that cannot be on time.
   RequestHandle next(InstanceId id, TimeNs now, Actions& out);
 
   State& s_;

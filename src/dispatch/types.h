@@ -1,4 +1,4 @@
-// The words of the request scheduler: what its callers say to it and what it says to them. See scheduler.h.
+// The types of the request scheduler's interface: its inputs and its decisions. See scheduler.h.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max()
 inline constexpr std::int32_t kMaxLength = 1 << 20;  // tokens, the longest max_length of a runtime
 inline constexpr std::int32_t kMaxBatch = 1 << 16;   // rows, the largest max_batch
 
-// A network, of those whose runtimes share the workers: a row is for one of them. From 0, below kVariants.
+// One of the networks whose runtimes share the workers; each row is for one of them. From 0, below kVariants.
 using VariantId = std::uint16_t;
 inline constexpr VariantId kVariants = 64;
 
@@ -33,9 +33,9 @@ struct LatencyPoint {
   TimeNs latency = 0;       // of the whole batch
 };
 
-// A model compiled for one maximum length. `static` runtimes take the time of max_length whatever the request's
+// A model compiled for one maximum length. `static` runtimes take the time of max_length for requests of any
 // length; `dynamic` ones take the time of the length (linear between points, flat outside them). Between measured
-// batches linear too; above the largest one in proportion to the rows.
+// batches also linear; above the largest one in proportion to the rows.
 struct RuntimeSpec {
   std::int32_t max_length = 0;  // tokens, 1 to kMaxLength
   std::int32_t max_batch = 1;   // rows, 1 to kMaxBatch
@@ -53,7 +53,7 @@ std::string_view policy_name(Policy policy);
 // What an instance with room takes at a time. Names as in configuration: "one", "fill", "deadline".
 enum class Batching : std::uint8_t {
   kOne,       // one row; a worker may join those that it has been sent itself
-  kFill,      // the row whose turn it is, and what waits beside it, as far as it pays and no deadline is lost
+  kFill,      // the row whose turn it is and others that wait with it, as far as it pays and no deadline is lost
   kDeadline,  // the same, as far as each of them can be on time
 };
 Batching parse_batching(std::string_view name);  // throws std::invalid_argument
@@ -67,7 +67,7 @@ struct Options {
   Batching batching = Batching::kOne;
 };
 
-// What is asked for. An answer at `due` is on time, one at `deadline` is still wanted.
+// A request as it arrives. An answer at `due` is on time; one at `deadline` is still wanted.
 struct Arrival {
   std::int32_t length = 0;   // tokens
   TimeNs due = kNever;       // arrival + SLO: an answer after it is late; kNever: none is
@@ -125,7 +125,7 @@ struct Action {
   RuntimeId runtime;    // that executes it (kStart), of the instance's bundle
   // kStart: the rows of one batch come one after the other, and have the same number here; kNone for a row alone.
   BatchId batch;
-  bool evicted = false;  // kExpired: what is worth more goes before it, and it cannot make its deadline beside that
+  bool evicted = false;  // kExpired: rows worth more go before it, and behind them it cannot make its deadline
 };
 using Actions = std::vector<Action>;  // appended to, never cleared, by every call
 

@@ -35,7 +35,7 @@ grpc::ChannelArguments Arguments(const Options& o) {
   args.SetMaxSendMessageSize(-1);
   args.SetMaxReceiveMessageSize(-1);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // or all channels would share one connection
-  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);             // what fails must be seen
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);             // failures must be visible
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // its pings are load that no request asked for

@@ -32,7 +32,7 @@ struct Call {
   bool live = false;
 };
 
-// Sends requests as the bytes they are, over several connections; completions come out of its queues, channel c on
+// Sends requests as raw bytes over several connections; completions come out of its queues, channel c on
 // queue c % threads. Start, Finish and CancelAll may be called from any thread.
 class Client {
  public:
@@ -48,7 +48,7 @@ class Client {
   Call* Acquire();
   // Sends record.payload on a channel; `deadline` empty: none. Its tag comes out of the channel's queue.
   void Start(Call* call, size_t channel, std::optional<Clock::time_point> deadline);
-  // Completes the record with what came back (done_us is the caller's), keeps the response if asked, counts it.
+  // Completes the record from the response (done_us is the caller's), keeps the response if asked, counts it.
   void Finish(Call* call);
   void Release(Call* call);
   void CancelAll();

@@ -12,14 +12,14 @@
 
 namespace arlo::loadgen {
 
-// Owned and called by the main thread. `on_finished` is called once, from any thread, when all that was sent is done.
+// Owned and called by the main thread. `on_finished` is called once, from any thread, when all sent requests are done.
 class Load {
  public:
   Load(const Plan& plan, Client* client, Report* report, std::function<void()> on_finished)
       : plan_(plan), client_(client), report_(report), on_finished_(std::move(on_finished)) {}
   virtual ~Load() = default;
   virtual void Begin(Clock::time_point start) = 0;
-  // Send no more. What is in flight goes on.
+  // Stops sending. Requests in flight go on.
   virtual void Stop() = 0;
   // True while requests may still be sent.
   virtual bool sending() const = 0;
@@ -56,7 +56,7 @@ class Load {
   Client* const client_;
   Report* const report_;
   Clock::time_point start_;
-  std::atomic<uint64_t> pending_{1};  // what may still be answered, and whoever sends
+  std::atomic<uint64_t> pending_{1};  // requests that may still be answered, and the sender
 
  private:
   const std::function<void()> on_finished_;

@@ -1,4 +1,4 @@
-// arlo-loadgen: runs one load and tells about it. All signals are taken here, by the main thread, with sigtimedwait.
+// arlo-loadgen: runs one load and reports on it. The main thread takes all signals here, with sigtimedwait.
 
 #include <pthread.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// False: whoever reads us is gone.
+// False: the reader of our output is gone.
 bool PrintLine(std::string line) {
   line += '\n';
   const char* at = line.data();

@@ -1,4 +1,4 @@
-// One thread sends by the clock, the others take what comes back, so that neither makes the other late.
+// One thread sends by the clock, the others take responses, so that neither delays the other.
 
 #include <sys/prctl.h>
 

@@ -37,7 +37,7 @@ struct Options {
   std::string token_file;                    // bearer token, sent as `authorization`
 };
 
-// Throws std::invalid_argument with what is wrong.
+// Throws std::invalid_argument with the reason.
 Options ParseOptions(int argc, char** argv);
 
 extern const char kUsage[];

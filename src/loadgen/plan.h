@@ -1,4 +1,4 @@
-// What to send and when: one file written by arlo/replay/plan.py, mapped into memory and never copied.
+// The requests of a run and their times: one file written by arlo/replay/plan.py, mapped into memory and never copied.
 //
 // Little endian: 8 bytes "ARLOPLN1", uint64 entries, uint64 payloads, then
 //   int64  send_at_us[entries]   from the start, ascending

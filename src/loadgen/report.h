@@ -1,4 +1,4 @@
-// What a run tells while it goes on: counters, recent percentiles, distinct errors. JSON lines on stdout.
+// Reports on a run in progress: counters, recent percentiles, distinct errors. JSON lines on stdout.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace arlo::loadgen {
 
-// Latencies in microseconds, 32 buckets per octave (3 % wide). Any thread adds; one thread takes what is new.
+// Latencies in microseconds, 32 buckets per octave (3 % wide). Any thread adds; one thread takes new values.
 class Histogram {
  public:
   void Add(int64_t us) { counts_[Bucket(us)].fetch_add(1, std::memory_order_relaxed); }
@@ -20,7 +20,7 @@ class Histogram {
     int64_t p50_us = 0;
     int64_t p98_us = 0;
   };
-  // Of what was added since the last call.
+  // Returns statistics of the values added since the last call.
   Window Take();
 
  private:

@@ -24,7 +24,7 @@ inline void Log(TRITONSERVER_LogLevel severity, const std::string& message) {
   if (unlogged != nullptr) TRITONSERVER_ErrorDelete(unlogged);
 }
 
-// For errors on the way out, where there is nowhere left to say so.
+// Logs and deletes an error that can no longer be returned to a caller.
 inline void LogAndDelete(TRITONSERVER_Error* error) {
   if (error == nullptr) return;
   Log(TRITONSERVER_LOG_ERROR, TRITONSERVER_ErrorMessage(error));

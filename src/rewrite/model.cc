@@ -231,7 +231,7 @@ MaybeFault wait_for(text::Job* job, const TextSpec& spec) {
 
 namespace {
 
-// What a helper may look at of a text, and at least one character more: it says then that there was more.
+// Returns the part of a text that a helper may look at, plus at least one character as a sign that there was more.
 std::string looked_at(std::string_view text, const text::Limits& limits, bool written) {
   const std::size_t most = kBytesPerToken * limits.most_tokens + 4;
   if (written || limits.most_tokens == 0 || text.size() <= most) return std::string(text);

@@ -14,8 +14,8 @@ namespace arlo::gateway {
 namespace {
 
 constexpr std::size_t kMaxIdBytes = 4096;
-// What one message may hold besides its tensors. A few bytes each, sent by the million, would take gigabytes of views,
-// and seconds of the thread that all clients share; parameters are written into the request of every row.
+// Limits on a message besides its tensors. Millions of parts of a few bytes each would take gigabytes of views, and
+// seconds of the thread that all clients share; parameters are written into the request of every row.
 constexpr std::size_t kMaxParts = 64;  // inputs, outputs, raw contents, parameters; of each
 constexpr std::size_t kMaxDims = 16;
 constexpr std::size_t kMaxParameterBytes = 16 * 1024;         // of all parameters of a message
@@ -61,7 +61,7 @@ bool read_value(std::string_view value, Parameter* out) {
   return reader.ok();
 }
 
-// False for what protobuf would refuse: entries are sent on as they came, and a worker must not choke on one.
+// Returns false for entries that protobuf would refuse: they are forwarded as is, and a worker must not fail on one.
 bool read_parameter(std::string_view entry, Parameter* out) {
   wire::Reader reader(entry);
   while (reader.next()) {
@@ -518,7 +518,7 @@ MaybeFault InferRequest::check_shape(const Tensor& tensor, const InputSpec& spec
 
 MaybeFault InferRequest::decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements,
                                       const char** data) {
-  // A row's width is bounded by what really arrived: a varint takes at least one byte.
+  // A row's width is bounded by the bytes that arrived: a varint takes at least one byte.
   if (elements > tensor.contents.size()) {
     return invalid("input '" + spec.name + "' carries fewer elements than the " + std::to_string(elements) +
                    " that its shape needs");

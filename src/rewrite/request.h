@@ -4,7 +4,7 @@
 //
 // A request of R rows and width W (every per-token input has shape [R, W]) is cut into R rows. Row r has the length
 // that its attention mask says (index of the last non-zero + 1; W without a mask) and is padded to the runtime's
-// max_length, or to the longest row beside it for a dynamic runtime. A tensor of fixed size, [R, dims...], is cut into
+// max_length, or to the batch's longest row for a dynamic runtime. A tensor of fixed size, [R, dims...], is cut into
 // rows and sent as it came; a model that has nothing else has rows of one length, that of its runtimes.
 #pragma once
 
@@ -24,7 +24,7 @@ struct RequestLimits {
   std::int64_t max_rows = 256;
 };
 
-// What a client asks of a cascade, beside the rows.
+// A client's options for a cascade, in addition to the rows.
 struct CascadeWishes {
   bool any = false;
   std::string_view point;  // an operating point, `first` or `last`; empty: that in force
@@ -32,18 +32,18 @@ struct CascadeWishes {
   std::int64_t last = -1;  // the last stage that may answer; below 0: any
   bool seeded = false;
   std::uint64_t seed = 0;  // of the soft rule, in place of the cascade's own
-  bool partial = false;    // on a stream: the answer so far of each row that goes on, too
-  // Rows go the way that the cascade has for all.
+  bool partial = false;    // on a stream: also the answer so far of each row that goes on
+  // True when rows go the cascade's default way.
   [[nodiscard]] bool usual() const { return point.empty() && least < 0 && last < 0 && !seeded; }
 };
 
-// What a client asks of a pipeline.
+// A client's options for a pipeline.
 struct FlowWishes {
   double utility = 1;         // of an answer that is right and in time
   double min_accuracy = 0;    // expected, of the ways that its rows may take
   std::string_view pin{};     // names of variants, `small>large`: other variants of their stages are not taken
   std::string_view tenant{};  // whose rows they are
-  std::string_view wrong{};   // the name of a parameter that is not what it has to be
+  std::string_view wrong{};   // the name of an invalid parameter
 };
 
 class InferRequest {
@@ -51,9 +51,8 @@ class InferRequest {
   // Views into `body` are kept: it must outlive this object. First step; needs no model.
   MaybeFault parse(std::string_view body);
 
-  // Second step: checks everything else against the model and finds the rows. `model` must outlive this object. Where
-  // the tokens of texts are made elsewhere, it asks `job` and comes back UNAVAILABLE: to be called again when that is
-  // done.
+  // Second step: checks everything else against the model and finds the rows. `model` must outlive this object. If the
+  // tokens of texts are made elsewhere, it fills `job` and returns UNAVAILABLE; call it again when the job is done.
   MaybeFault bind(const ModelSpec& model, const RequestLimits& limits, text::Job* job = nullptr);
 
   [[nodiscard]] std::string_view model_name() const { return model_name_; }
@@ -77,19 +76,19 @@ class InferRequest {
   [[nodiscard]] const InferRequest& in(std::size_t wording) const {
     return wording == 0 || others_.empty() ? *this : *others_[wording - 1];
   }
-  // Of a model of tensors, in place of parse() and bind(): one row, with what each input has. What is given is not
-  // copied, and must outlive this object.
+  // Sets one row of a model of tensors, in place of parse() and bind(), from the bytes of each input. These are not
+  // copied and must outlive this object.
   MaybeFault bind_row(const ModelSpec& model, OutputSet outputs, std::span<const std::string_view> cells);
-  // What a row has of an input of a model of tensors: its bytes; of BYTES those of its one element. Empty: the client
+  // Returns a row's bytes of an input of a model of tensors; for BYTES, those of its one element. Empty: the client
   // sent none.
   [[nodiscard]] std::string_view cell(std::size_t row, std::size_t input) const {
     return cells_[row * model_->inputs.size() + input];
   }
-  // The same of any input that is a tensor, beside token ids, too.
+  // The same for any input that is a tensor, also next to token ids.
   [[nodiscard]] std::string_view row_bytes(std::size_t input, std::size_t row) const;
-  // Token ids of a row, for what chooses among them; `out` is written anew. None where rows are tensors.
+  // Writes a row's token ids, for the code that selects among them; `out` is overwritten. None where rows are tensors.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
-  // Rows of both may be sent to a worker as one request: they are for one model, and forward the same parameters.
+  // True if rows of both may go to a worker as one request: they are for one model and forward the same parameters.
   [[nodiscard]] bool goes_with(const InferRequest& other) const {
     return model_ == other.model_ && forwarded_ == other.forwarded_;
   }
@@ -115,27 +114,27 @@ class InferRequest {
   MaybeFault parse_output(std::string_view body);
   MaybeFault count_rows(const Tensor& first, const RequestLimits& limits);
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
-  // Its shape where it is not what it has to be.
+  // Returns a fault that names its shape if it is wrong.
   [[nodiscard]] MaybeFault check_shape(const Tensor& tensor, const InputSpec& spec) const;
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
-  // By `prompt_name` and `input_type`, which to requests of token ids are parameters like any.
+  // Reads `prompt_name` and `input_type`, which are ordinary parameters to requests of token ids.
   MaybeFault add_prompt(std::vector<std::string_view>& texts);
   void forget_parameter(std::string_view entry);  // it is read here, and not sent on
   MaybeFault parse_truncate(std::uint32_t kind, std::uint64_t number, std::string_view text);
-  // Of a request with text in place of token ids: makes the ids (request_text.cc).
+  // Makes the ids of a request with text in place of token ids (request_text.cc).
   MaybeFault bind_texts(const RequestLimits& limits, bool raw_given, text::Job* job);
   MaybeFault read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const;
   MaybeFault make_tokens(const std::vector<std::string_view>& texts, const std::vector<std::string_view>& pairs,
                          text::Job* job);
-  // Of a model of tensors (request_tensors.cc).
+  // For a model of tensors (request_tensors.cc).
   MaybeFault bind_tensors(const RequestLimits& limits, bool raw_given);
   MaybeFault cut_cells(const Tensor& tensor, std::size_t input, const std::string_view* raw);
   MaybeFault measure_rows();
-  // Of a model of several tasks (request_tasks.cc): finds that of each row, when all inputs are bound.
+  // Finds the task of each row of a model of several tasks, when all inputs are bound (request_tasks.cc).
   MaybeFault read_tasks(bool raw_given);
   [[nodiscard]] bool names_tasks(const Tensor& tensor) const;  // the names of the rows' tasks, in place of numbers
   void forget_task_parameter();
-  // By `dimensions`, which to models without vectors is a parameter like any; or by the model's own.
+  // Reads `dimensions`, an ordinary parameter to models without vectors; the default is the model's.
   MaybeFault read_dimensions();
   [[nodiscard]] MaybeFault unknown_task(std::string_view name) const;
   MaybeFault count_field();
@@ -153,7 +152,7 @@ class InferRequest {
   std::string_view task_entry_;  // the parameter `task` as it came
   std::string_view task_name_;
   bool task_is_text_ = false;
-  // What is cut off; kCut: what the model's tokenizer cuts off.
+  // The side to cut; kCut: as the model's tokenizer cuts.
   enum class Truncate : std::uint8_t { kUnsaid, kNone, kStart, kEnd, kCut } truncate_ = Truncate::kUnsaid;
   struct PromptParameter {
     std::string_view entry, text;  // as it came, and what it says
@@ -185,7 +184,7 @@ class InferRequest {
   std::vector<std::string_view> cells_;                      // [rows][inputs], of a model of tensors
 };
 
-// Rows as one request to a worker: tensors of [rows, tokens]. What is given must outlive it.
+// Rows as one request to a worker: tensors of [rows, tokens]. The arguments must outlive it.
 class WorkerRequest {
  public:
   struct Row {

@@ -1,4 +1,4 @@
-// Requests for a model that several tasks share: of which one each row is.
+// Requests for a model that several tasks share: finds the task of each row.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace arlo::gateway {
 
 namespace {
 
-// The bytes of a task's number, for good: what a pipeline makes of rows may outlive the request.
+// The bytes of a task's number, kept for ever: rows that a pipeline makes may outlive the request.
 std::string_view number_cell(std::uint32_t task) {
   static const auto all = [] {
     std::array<std::int64_t, kMostTasks> numbers{};

@@ -1,5 +1,5 @@
 // Requests for models whose rows are tensors: fixed ones, ragged ones that are filled up as token ids are, and BYTES.
-// Rows stay where they came in; they are copied once, into the request of the worker that they go to.
+// Rows stay in the received body; they are copied once, into the worker's request.
 #include <algorithm>
 #include <cstring>
 
@@ -20,7 +20,7 @@ MaybeFault InferRequest::bind_tensors(const RequestLimits& limits, bool raw_give
   if (first == nullptr) return invalid("input '" + leading.name + "' of model '" + model.name + "' is missing");
   if (first->dims == 0) return check_shape(*first, leading);
   if (auto fault = count_rows(*first, limits)) return fault;
-  // What a pipeline makes of rows may outlive the request, and numbers that are made anew would not.
+  // Rows that a pipeline makes may outlive the request; decoded numbers would not.
   if (!raw_given && model.flow != nullptr) {
     return invalid("inputs of model '" + model.name + "' must be sent in raw_input_contents");
   }

@@ -1,4 +1,4 @@
-// Requests of text: read, made into token ids, and from there on as any other.
+// Reads requests of text and makes token ids of them; from there on they are like any other.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -171,7 +171,7 @@ MaybeFault InferRequest::make_tokens(const std::vector<std::string_view>& texts,
     width_ = std::max(width_, std::int64_t{lengths_[row]});
   }
 
-  // The mask and what is optional are made up when the rows are written, as for token ids without them.
+  // The mask and optional inputs are generated when the rows are written, as for token ids without them.
   const auto width = static_cast<std::size_t>(width_);
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const auto& spec = model.inputs[i];

@@ -19,7 +19,7 @@ Fault bad_worker(std::string what) {
   return Fault{Code::kInternal, "the worker's answer is unusable: " + std::move(what)};
 }
 
-// Grows with the fields of a message; only for what is small.
+// Appends the fields of a message to a string; only for small fields.
 class TextWriter {
  public:
   explicit TextWriter(std::string* out) : out_(out) {}
@@ -52,7 +52,7 @@ class TextWriter {
   std::string* out_;
 };
 
-// Of a raw BYTES tensor: each element is 4 bytes of length, little-endian, and the data. -1: cut short.
+// Counts the elements of a raw BYTES tensor: each is 4 bytes of length, little-endian, and the data. -1: cut short.
 std::int64_t count_elements(std::string_view raw) {
   std::int64_t count = 0;
   for (; !raw.empty(); ++count) {
@@ -66,7 +66,7 @@ std::int64_t count_elements(std::string_view raw) {
   return count;
 }
 
-// The bytes of the first `count` elements, which are there.
+// Returns the bytes of the first `count` elements, which are present.
 std::size_t element_bytes(std::string_view raw, std::size_t count) {
   std::size_t bytes = 0;
   for (; count > 0; --count) {
@@ -87,7 +87,7 @@ std::optional<std::size_t> total_size(std::size_t unit, const std::vector<std::i
   return unit;
 }
 
-// Whether a worker's dimensions are those of the model; -1: any.
+// Returns whether a worker's dimensions are those of the model; -1: any.
 bool alike(const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& tail) {
   return std::equal(dims.begin(), dims.end(), tail.begin(), tail.end(),
                     [](auto dim, auto got) { return dim < 0 || dim == got; });

@@ -15,23 +15,23 @@
 
 namespace arlo::gateway {
 
-// Bytes of the tensors of the answer to a bound request, as far as the model says how large they are: a lower bound.
+// Returns a lower bound of the tensor bytes of a bound request's answer: the sizes that the model gives.
 std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& request);
 
 // The answer to one row: views into the body of the worker's answer, which must outlive it.
 class RowResponse {
  public:
-  // Bytes of an output, by its place in ModelSpec::outputs; empty: there is none.
+  // Returns the bytes of an output, by its place in ModelSpec::outputs; empty: there is none.
   [[nodiscard]] std::string_view raw(int spec) const;
-  // Its elements a row, or a token where it is about tokens; 0: there is none.
+  // Returns its elements per row, or per token for a token-level output; 0: there is none.
   [[nodiscard]] std::size_t elements(int spec) const;
-  // Of BYTES its elements, without their sizes; of an output of children, or of one that is cut along its first
-  // dimension, what each child has. `children`: how many there are; the output must hold as many.
+  // Cuts out the elements of BYTES, without their sizes; for an output of children, or one that is cut along its first
+  // dimension, each child's part. `children`: their number, which the output must hold.
   void cut(int spec, std::size_t children, std::vector<std::string_view>& out) const;
   // Children that an output has: those counted, or else its first dimension; -1: it has neither.
   [[nodiscard]] std::int64_t children(int spec) const;
   [[nodiscard]] RowResponse only(OutputSet outputs) const;
-  // An output of other origin, in place of one that is there; `tail`: dims after the row.
+  // Replaces an output by one of other origin; `tail`: dims after the row.
   void set(int spec, std::vector<std::int64_t> tail, std::string_view raw);
   // Leaves the first `size` numbers of a row's vector, FP32.
   void cut_vector(int spec, std::int64_t size);
@@ -53,20 +53,20 @@ class RowResponse {
 // A worker's answer to a WorkerRequest, parsed in place.
 class WorkerResponse {
  public:
-  // `outputs`, `rows`, `tokens`: as they were sent. A worker that answers in another form than the model's is INTERNAL.
+  // `outputs`, `rows`, `tokens`: those of the request. An answer that does not have the model's form is INTERNAL.
   MaybeFault parse(std::string_view body, const ModelSpec& model, OutputSet outputs, std::size_t rows,
                    std::int32_t tokens);
-  // Of these outputs, which are among those that were parsed.
+  // Returns a row with these outputs, which are among those that were parsed.
   [[nodiscard]] RowResponse row(std::size_t row, OutputSet outputs) const;
 
  private:
   struct Output {
     RowResponse::Output all;                // `raw`: of all rows
-    std::vector<std::string_view> of_rows;  // of rows that have different sizes: BYTES, and what is of children
+    std::vector<std::string_view> of_rows;  // of rows that have different sizes: BYTES and outputs of children
   };
   static MaybeFault parse_raw(const OutputSpec& spec, std::size_t rows, std::size_t tokens, Output* output);
   MaybeFault parse_counts(const ModelSpec& model);
-  // Cuts what is of all children into what is of each row's.
+  // Cuts an output of all children into parts by row.
   MaybeFault part_children(const OutputSpec& spec, Output* output) const;
 
   std::size_t rows_ = 0;
@@ -74,7 +74,7 @@ class WorkerResponse {
   std::vector<Output> outputs_;        // in the order of ModelSpec::outputs
 };
 
-// What a response says about how it came to be.
+// The parameters of a response that describe its execution.
 struct Timing {
   std::int64_t level = 0;       // the highest of the rows
   std::int64_t max_length = 0;  // of that level, tokens
@@ -94,7 +94,7 @@ struct Timing {
   std::int64_t degraded = 0;         // rows answered by an earlier stage than the rules wanted
   std::int64_t pruned_tokens = 0;    // of all rows
   std::int64_t cascade_version = 0;  // of the deployment whose rules decided
-  std::int64_t partial = -1;         // not the answer yet: what there is of this row, which goes on
+  std::int64_t partial = -1;         // not the final answer: the present one of this row, which goes on
 };
 
 // The answer as a list of parts, so that large tensors need not be copied.

@@ -24,7 +24,7 @@ std::uint64_t read_id(const char* at, std::size_t item) {
   return static_cast<std::uint64_t>(std::int64_t{narrow});
 }
 
-// An engine that is given an id outside its vocabulary answers nonsense (ONNX counts negative ones from the end), or
+// An engine that gets an id outside its vocabulary answers nonsense (ONNX counts negative ones from the end), or
 // fails in a way that looks like a broken worker.
 MaybeFault check_ids(const ModelSpec& model, const char* at, std::int64_t row, std::int64_t length) {
   const auto& spec = model.inputs[model.ids];

@@ -16,7 +16,7 @@ void fill_items(char* out, std::size_t count, std::size_t item, std::int64_t val
 // A token id; a negative one is a very high one.
 std::uint64_t read_id(const char* at, std::size_t item);
 
-// A fault where one of the first `length` ids of a row is none of the model's.
+// Returns a fault if one of the first `length` ids of a row is not in the model's vocabulary.
 MaybeFault check_ids(const ModelSpec& model, const char* row_ids, std::int64_t row, std::int64_t length);
 
 // Lengths of the rows of [rows, width] tensors: the position after the last non-zero of the mask; without one (null),

@@ -1,4 +1,4 @@
-// A model and its runtimes as the data path reads them, whoever described them.
+// A model and its runtimes as the data path reads them, from any description.
 #pragma once
 
 #include <cstdint>
@@ -52,9 +52,9 @@ struct OutputSpec {
 
 inline constexpr std::size_t kMostTasks = 1024;
 
-// What makes probabilities or scores of logits; kUsual: softmax, of one label sigmoid.
+// The function from logits to probabilities or scores; kUsual: softmax, for one label sigmoid.
 enum class Activation : std::uint8_t { kUsual, kSoftmax, kSigmoid, kIdentity, kTanh };
-// By its name; empty: kUsual. False: there is none of that name.
+// Finds it by name; empty: kUsual. False: there is none of that name.
 bool read_activation(std::string_view name, Activation* out);
 std::string_view activation_name(Activation activation);
 
@@ -68,10 +68,10 @@ struct Cascade;
 struct FlowSpec;
 struct TextSpec;
 
-// The inputs that stand for all others: texts, and the second ones of pairs.
+// The inputs that replace all others: texts, and the second texts of pairs.
 inline constexpr std::string_view kText = "text";
 inline constexpr std::string_view kTextPair = "text_pair";
-// The input that says of which task a row is, and the parameter that says it of all rows.
+// The input that gives the task of each row, and the parameter that gives that of all rows.
 inline constexpr std::string_view kTask = "task";
 
 struct ModelSpec {
@@ -86,8 +86,8 @@ struct ModelSpec {
   std::int64_t default_timeout_ns = 0;
   std::int32_t longest = 0;         // tokens, of the longest of its runtimes
   std::uint16_t variant = 0;        // as the scheduler knows it
-  double share = 1;                 // of instances that hold other models, too
-  OutputSet inner = 0;              // for what decides: clients neither see nor name them
+  double share = 1;                 // of instances that also hold other models
+  OutputSet inner = 0;              // for decisions: clients neither see nor name them
   int counts = -1;                  // output that says how many children each row has
   int task = -1;                    // input that says of which of `tasks` a row is; -1: there are no tasks
   std::vector<TaskSpec> tasks;      // by their numbers

@@ -22,7 +22,7 @@ WorkerRequest::WorkerRequest(std::span<const Row> rows, const RuntimeInfo& runti
   for (const Row& row : rows) outputs_ |= row.outputs;
 }
 
-// Of a batch there is none that would say whose it is.
+// Returns the id of a single row's request; a batch has none.
 std::string_view WorkerRequest::id() const { return rows_.size() == 1 ? first().id_ : std::string_view{}; }
 
 std::size_t WorkerRequest::size() const {

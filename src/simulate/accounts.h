@@ -1,4 +1,4 @@
-// The books of a simulation: sums, latencies, what is recent, and columns where they are asked for.
+// The books of a simulation: sums, latencies, recent events, and columns where they are requested.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Request {
   RuntimeId runtime = 0;
   bool present = false;
   bool demoted = false;
-  bool returning = false;  // executed, and the scheduler does not know yet
+  bool returning = false;  // executed, but the scheduler does not know yet
   bool bulk = false;
   dispatch::VariantId variant = 0;
   // Of a cascade.
@@ -137,7 +137,7 @@ class Accounts {
     if (variants_.empty()) return variant == 0 ? all : kNothing;
     return variant < variants_.size() ? variants_[variant] : kNothing;
   }
-  // From now on, before the first request, the variants are counted one by one, too.
+  // From now on, before the first request, the variants are also counted one by one.
   void by_variant() { variants_.resize(dispatch::kVariants); }
 
   Sums all;

@@ -1,4 +1,4 @@
-// What comes next in simulated time: fed arrivals, workers that begin or end a batch, workers that join, answers under
+// The next events in simulated time: fed arrivals, workers that begin or end a batch, workers that join, answers under
 // way.
 #pragma once
 
@@ -37,7 +37,7 @@ class Feed {
       last = at;
     }
     need(last < kFar, "arrived: times must lie within 2^61 ns");
-    if (next_ > 0) {  // give back what is consumed
+    if (next_ > 0) {  // free the consumed arrivals
       arrived_.erase(arrived_.begin(), arrived_.begin() + static_cast<std::ptrdiff_t>(next_));
       what_.erase(what_.begin(), what_.begin() + static_cast<std::ptrdiff_t>(next_));
       next_ = 0;
@@ -49,7 +49,7 @@ class Feed {
     until_ = last;
   }
 
-  // Nothing may be fed before this time any more.
+  // No more requests may be fed before this time.
   void passed(TimeNs time) { until_ = std::max(until_, time); }
 
   [[nodiscard]] TimeNs next() const { return next_ == arrived_.size() ? kNever : arrived_[next_]; }

@@ -1,4 +1,4 @@
-// What the engine accepts; all throw std::invalid_argument with the field's name.
+// Checks of the engine's arguments; all throw std::invalid_argument with the field's name.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@ inline constexpr TimeNs kFar = TimeNs{1} << 61;  // the scheduler's range of tim
 inline void need(bool holds, const std::string& what) {
   if (!holds) throw std::invalid_argument(what);
 }
-// Makes no string of what holds: for each arrival.
+// Builds no message while the condition holds: it runs for each arrival.
 inline void need(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }

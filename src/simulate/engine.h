@@ -2,13 +2,12 @@
 // come, go, change their runtime, fail or slow down. Pure as src/dispatch is; the caller plans, from outside, between
 // calls of advance().
 //
-// A worker executes one batch at a time. What the scheduler starts on it reaches it `hop_out` later and waits there in
-// order. Where the scheduler forms batches (dispatch::Batching), the worker executes them as they are; where it sends
-// rows one by one, a worker that is free takes up to max_batch of the rows that have arrived, all of them at once. A
-// batch takes the time of the true latency profile of its runtime at the longest row (dynamic runtimes) times the
-// batch's noise times the worker's slowness. The scheduler learns of the end `hop_back` later. A request's latency is
-// the time from its arrival to that moment plus `overhead`, which occupies nothing (section 5.2.1 of the paper: 0.8
-// ms).
+// A worker executes one batch at a time. A started row reaches it `hop_out` later and waits there in order. Where the
+// scheduler forms batches (dispatch::Batching), the worker executes them as they are; where it sends rows one by one, a
+// free worker takes up to max_batch of the rows that have arrived, all at once. A batch takes the time of the true
+// latency profile of its runtime at the longest row (dynamic runtimes) times the batch's noise times the worker's
+// slowness. The scheduler learns of the end `hop_back` later. A request's latency is the time from its arrival to that
+// moment plus `overhead`, which occupies nothing (section 5.2.1 of the paper: 0.8 ms).
 //
 // Outcomes. Each arrival has exactly one:
 //   on_time   answered within the SLO
@@ -20,18 +19,18 @@
 // (`cancelled`, the sixth outcome, does not occur: simulated clients give up only by their timeout.)
 //
 // Time limits. With a `timeout` each request is due at its arrival + SLO and dead at its arrival + timeout, as in the
-// gateway: the scheduler refuses what cannot be answered, and what cannot be on time yields to what can
-// (dispatch/turns.h). A worker is busy with a request until it is through, whether or not the client has gone. Without
+// gateway: the scheduler refuses requests that cannot be answered, and those that cannot be on time yield to those that
+// can (dispatch/turns.h). A worker is busy with a request until it is done, whether or not the client has gone. Without
 // a timeout there are no limits: clients wait for ever, as in the paper, and each line is first come, first served.
 // Requests of the class bulk are never due, and wait for kBulkPatience times the timeout.
 //
 // Order of events at equal times: the calls of the caller (fail, remove, replace), then execution ends and rows reach
 // workers (by worker id), then the scheduler learns of ends (in order of execution end), joins (in the order in which
 // they were set), expiry, arrivals (in the order fed). It is the order that dispatch/scheduler.h asks for. Where
-// hop_back is 0 the scheduler learns of an end within it: what it then starts on that worker is in time for the next
-// batch if hop_out is 0 too, and it learns of the ends of two workers in the order of their ids. A worker whose last
-// request is known to have ended begins to load, or is gone, within that event. advance(t) handles all that is due
-// before t and nothing that is due at t, so that a caller who acts at t acts first.
+// hop_back is 0 the scheduler learns of an end within it: rows that it then starts on that worker are in time for the
+// next batch if hop_out is also 0, and it learns of the ends of two workers in the order of their ids. A worker whose
+// last request is known to have ended begins to load, or is gone, within that event. advance(t) handles all events due
+// before t and none due at t, so that a caller who acts at t acts first.
 //
 // Time ends at 2^61 ns (73 years): an execution that would end later ends then.
 //
@@ -88,9 +87,9 @@ inline constexpr int kOutcomes = 5;  // without kPending
 
 enum class WorkerState : std::uint8_t { kStarting, kServing, kDraining, kGone };
 
-// Sums over the requests that arrived at or after `warmup`. What is not answered yet is in `arrived` only. Those of the
-// class bulk have no SLO: they are counted by themselves, and beside that in tokens, padded_tokens, batches and rows
-// only.
+// Sums over the requests that arrived at or after `warmup`. Unanswered ones are in `arrived` only. Requests of the
+// class bulk have no SLO: they are counted by themselves, and otherwise only in tokens, padded_tokens, batches and
+// rows.
 struct Totals {
   std::uint64_t arrived = 0;
   std::uint64_t outcomes[kOutcomes] = {};
@@ -109,7 +108,7 @@ struct Totals {
   double bulk_latency_sum_ns = 0;  // of the answered ones
 };
 
-// What happened since the last call of take_recent(), warm-up included, bulk not. Latencies of answers, as a histogram.
+// Events since the last call of take_recent(), warm-up included, bulk excluded. Latencies of answers, as a histogram.
 struct Recent {
   std::uint64_t arrived = 0;
   std::uint64_t answered = 0;
@@ -147,11 +146,11 @@ struct Columns {
   std::vector<Outcome> outcome;
   std::vector<std::int8_t> stage;   // of a cascade: whose answer it got; -1 none
   std::vector<std::int8_t> reason;  // flow::Reason; of a pipeline DropReason of the first drop; -1 none
-  std::vector<float> accuracy;      // of a pipeline: expected, of what was answered; -1 nothing
+  std::vector<float> accuracy;      // of a pipeline: expected, of the answered part; -1 none
 };
 
-// A cascade: the rows that arrive are for the first of its stages, and go on by the rules with which the gateway
-// decides. Row n says what entry n modulo `rows` of the records says.
+// A cascade: the rows that arrive are for the first of its stages, and go on by the gateway's rules. Row n has the
+// answers of entry n modulo `rows` of the records.
 struct Cascade {
   std::vector<dispatch::VariantId> variants;  // of its stages; their runtimes
   flow::Rules rules;
@@ -163,9 +162,9 @@ struct Cascade {
   bool auto_price = false;
 };
 
-// A pipeline: the rows that arrive are roots for its entry, and what becomes of them is decided by src/flow/pipeline.
-// How many children an edge makes of a row is drawn: from (seed, number of the root, its way through
-// edges), whatever the variants, so that these are compared under equal luck.
+// A pipeline: the rows that arrive are roots for its entry, and src/flow/pipeline decides where they go. The number of
+// children that an edge makes of a row is drawn from (seed, number of the root, its way through edges), independent of
+// the variants, so that these are compared under equal luck.
 struct Pipeline {
   enum class Children : std::uint8_t {
     kConstant,   // the mean, rounded
@@ -183,8 +182,8 @@ struct Pipeline {
     // Tokens of the children of a row, and shares of the rows that have them; empty: as the parent has.
     std::vector<std::pair<std::int32_t, double>> lengths;
   };
-  // What was recorded of labelled rows. Each root is one of them, drawn by its luck, so that variants are right and
-  // wrong, sure and unsure on the same ones; so are its children.
+  // Records of labelled rows. Each root is one of them, drawn by its luck, so that variants are right and wrong,
+  // certain and uncertain on the same rows; so are its children.
   struct Rows {
     struct Stage {
       std::vector<flow::Guard> guards;   // of its edges and exits; empty: shares decide, as without rows
@@ -199,7 +198,7 @@ struct Pipeline {
   flow::pipeline::Spec spec;
   std::optional<Rows> rows;
   std::vector<Edge> edges;                 // as in `spec`
-  std::vector<std::vector<double>> exits;  // [stages][variants]: share of the rows that end there, whatever the edges
+  std::vector<std::vector<double>> exits;  // [stages][variants]: share of the rows that end there regardless of edges
   TimeNs deadline = kNever;                // of a root, from its arrival: an answer after it is worth nothing
   std::uint64_t seed = 0;
 };
@@ -223,7 +222,7 @@ struct PipelineTotals {
   std::uint64_t late = 0;
   std::uint64_t failed = 0;   // ended by a drop, or lost
   std::uint64_t partial = 0;  // answered, without all of it
-  double accuracy_sum = 0;    // of the answered ones, on time or not: expected, or, of recorded rows, what is right
+  double accuracy_sum = 0;    // of the answered ones, on time or not: expected, or, of recorded rows, the right share
   double on_time_accuracy_sum = 0;
   std::uint64_t leaves_on_time = 0;  // answers of visits that made no children
   std::uint64_t leaves_late = 0;
@@ -257,7 +256,7 @@ class Engine {
   // Every request is a row of this cascade; before the first one.
   void set_cascade(Cascade cascade);
   // Every request is a root of this pipeline; before the first one, and after all runtimes. Its visits are no requests:
-  // of what is counted only `batches`, `rows`, and what is seen of workers and runtimes, is about them.
+  // of the counters only `batches`, `rows` and those of workers and runtimes cover them.
   void set_pipeline(Pipeline pipeline);
   // Every request is one of these; before the first one, and after all runtimes.
   void set_tokens(TokenQueries tokens);
@@ -266,8 +265,7 @@ class Engine {
   // Runtimes that a worker holds together; the id is that of a runtime for add_worker() and replace().
   RuntimeId add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t inflight_limit);
 
-  // --- what the caller does at now(); all throw std::invalid_argument for an unknown id or a state that does not allow
-  // it
+  // --- calls that act at now(); all throw std::invalid_argument for an unknown id or a state that does not allow it
 
   // A worker that serves `runtime` from `at` (>= now) on.
   WorkerId add_worker(RuntimeId runtime, TimeNs at);
@@ -276,9 +274,9 @@ class Engine {
   void replace(WorkerId worker, RuntimeId runtime, TimeNs delay);
   // Drains the worker; it is gone when it is empty.
   void remove(WorkerId worker);
-  // The worker dies: what it had comes back and is tried again elsewhere; what it had executed is answered all the same
-  // when hop_back has passed. It serves the same runtime again after `restart`, or the runtime that it was to load when
-  // it drained for replace(); kNever, or when it drained for remove(): it is gone for good.
+  // The worker dies: its rows come back and are retried elsewhere; rows already executed are still answered when
+  // hop_back has passed. It serves the same runtime again after `restart`, or the runtime that it was to load if it
+  // drained for replace(); kNever, or if it drained for remove(): it is gone for good.
   void fail(WorkerId worker, TimeNs restart);
   // Executions that begin from now on take `factor` times as long (above 0, at most 1e6), until the next call; also
   // after a restart or a replacement.
@@ -286,18 +284,18 @@ class Engine {
 
   // --- time
 
-  // Requests to come; `arrived` ascends, and not before now() or what was fed before. `variant` of each; empty: all are
-  // of the first. Copies.
+  // Feeds requests; `arrived` ascends, from now() and from the last one fed. `variant` of each; empty: all are of the
+  // first. Copies.
   void feed(std::span<const TimeNs> arrived, std::span<const std::int32_t> length,
             std::span<const dispatch::VariantId> variant = {});
   // Handles everything due before `until`; now() is `until` then. Arrivals must be fed up to there.
   void advance(TimeNs until);
-  // No more arrivals: handles what is fed, until nothing is due. What cannot be served any more is failed. now() is the
-  // moment of the last event.
+  // No more arrivals: handles the fed ones until no event is due. Requests that can no longer be served fail. now() is
+  // the moment of the last event.
   void finish();
   [[nodiscard]] TimeNs now() const;
 
-  // --- what is seen
+  // --- observers
 
   [[nodiscard]] const Totals& totals() const;
   [[nodiscard]] const Histogram& latency() const;  // of the answers counted in totals()

@@ -1,4 +1,4 @@
-// The simulated rows of cascades: where they go from stage to stage, and what they end with.
+// The simulated rows of cascades: their way from stage to stage, and their answers.
 #include "simulate/engine_impl.h"
 
 namespace arlo::simulate {

@@ -1,4 +1,4 @@
-// What is behind Engine: the loop in the order of engine.h, and what an event does. Cascades: engine_cascade.cc.
+// The implementation of Engine: the loop in the order of engine.h, and its events. Cascades: engine_cascade.cc.
 #pragma once
 
 #include <algorithm>
@@ -150,7 +150,7 @@ class Engine::Impl {
       if (worker == at) {
         step(fleet_.steps.worker());
       } else if (end_known == at) {
-        if (goes_on()) scheduler_.hold();  // what goes on may go as batches
+        if (goes_on()) scheduler_.hold();  // rows that go on may go as batches
         do answer(returns_.take());
         while (goes_on() && returns_.next() == at);
         scheduler_.release(now_, actions_);
@@ -188,7 +188,7 @@ class Engine::Impl {
     }
   }
 
-  // What it aims at: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
+  // Its aim: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
   dispatch::Admitted admit(Slot slot) {
     Request& request = requests_[slot];
     const Limits& limits = limits_[request.variant];
@@ -257,15 +257,15 @@ class Engine::Impl {
   // --- cascades
 
   [[nodiscard]] flow::StageSet present(const Request& request) const;
-  // A stage has answered: true when the row goes on.
+  // A stage has answered. Returns true when the row goes on.
   bool goes_on(Slot slot);
   bool enter(Slot slot, std::int32_t stage);
   // Ends a row with the answer that it has; false: it has none.
   bool settles_for(Slot slot, flow::Reason reason);
-  // Rows whose stage has gone go on to another one, or end with what they have.
+  // Moves rows whose stage has gone to another one, or ends them with the answers they have.
   void find_ways();
 
-  // How long a client waits.
+  // Returns how long a client waits.
   [[nodiscard]] TimeNs patience(const Request& request) const {
     const TimeNs timeout = limits_[request.variant].timeout;
     if (!request.bulk || timeout == kNever) return timeout;
@@ -350,7 +350,7 @@ class Engine::Impl {
     requests_.give_back(slot);
   }
 
-  // Carries out the scheduler's decisions, then lets the workers that got something begin. At the end of every event.
+  // Carries out the scheduler's decisions, then starts the workers that got rows. Runs at the end of every event.
   void settle() {
     for (std::size_t i = 0; i < actions_.size(); ++i) {  // NOLINT(modernize-loop-convert): retry() appends
       const Action action = actions_[i];                 // a copy, for the same reason
@@ -444,7 +444,7 @@ class Engine::Impl {
     fleet_.steps.schedule(worker, id, worker.ends);
   }
 
-  // Whether the next row at a worker is executed with the first one.
+  // Returns whether the next row at a worker is executed with the first one.
   [[nodiscard]] bool joins(const Inbox::Row& next, const Inbox::Row& first, std::size_t rows,
                            std::int32_t max_batch) const {
     if (options_.dispatch.batching != dispatch::Batching::kOne)

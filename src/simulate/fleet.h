@@ -1,5 +1,5 @@
 // The workers of a simulation and their lives: they start, join the scheduler, drain, load another runtime, fail, and
-// are gone. What they execute is the engine's.
+// are gone. The engine decides what they execute.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class Fleet {
     RuntimeView view;
   };
 
-  // What the scheduler decides is appended to `actions`.
+  // The scheduler's decisions are appended to `actions`.
   Fleet(dispatch::Scheduler& scheduler, dispatch::Actions& actions) : scheduler_(scheduler), actions_(actions) {}
 
   RuntimeId add_runtime(const RuntimeOptions& runtime);

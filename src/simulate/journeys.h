@@ -1,4 +1,4 @@
-// The rows of a simulated cascade: what they say at each stage, and where they go then.
+// The rows of a simulated cascade: their answers at each stage, and where they go next.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class Journeys {
   }
   [[nodiscard]] const Cascade& cascade() const { return cascade_; }
 
-  // Where a row begins; -1: there is no stage.
+  // Returns the stage where a row begins; -1: there is none.
   [[nodiscard]] std::int32_t entry(flow::StageSet present) const {
     const std::int32_t stage = flow::entry(present, cascade_.rules.start, stages());
     return stage < 0 ? flow::entry(present, 0, stages()) : stage;

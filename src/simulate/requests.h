@@ -62,7 +62,7 @@ class Requests {
     free_.push_back(slot);
   }
 
-  // Of its execution time. The same factor for a request whatever the policy, so that policies are compared under equal
+  // Returns the factor of its execution time, the same under every policy, so that policies are compared under equal
   // luck.
   [[nodiscard]] double noise(Slot slot) const {
     if (noise_.empty()) return 1;
@@ -87,7 +87,7 @@ class Requests {
     return slot;
   }
 
-  // Evenly from 0 to 1, for the class of a request; another stream of numbers than the noise's.
+  // Returns a number evenly from 0 to 1, for the class of a request; a different stream from the noise's.
   [[nodiscard]] double drawn(std::uint64_t number) const {
     return static_cast<double>(mixed(~mixed(seed_) ^ number) >> 11) * 0x1p-53;
   }

@@ -1,4 +1,4 @@
-// The roots of a simulated pipeline: what their visits make at each edge, and where these go then (src/flow/pipeline).
+// The roots of a simulated pipeline: the children that visits make at each edge, and where they go (src/flow/pipeline).
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ class Roots {
 
   // A request has arrived, an answer after `due` is late, and one after `deadline` worth nothing.
   void arrive(Slot slot, TimeNs due, TimeNs deadline, TimeNs now);
-  // News of a visit, whose slot is free then. The scheduler has been told.
+  // A visit has ended, and its slot is free afterwards. The scheduler already knows.
   void answered(Slot slot, TimeNs now);
   void expired(Slot slot, TimeNs now);
   void failed(Slot slot, TimeNs now);
   // Visits that no worker fits any more choose again.
   void find_ways(TimeNs now);
-  // No more can be served.
+  // No more visits can be served.
   void give_up(TimeNs now);
 
   [[nodiscard]] TimeNs deadline() const { return given_.deadline; }
@@ -52,9 +52,9 @@ class Roots {
   // Of its root's recorded row.
   [[nodiscard]] std::size_t row(Slot root) const;
   [[nodiscard]] bool right(Slot root, flow::pipeline::Node node) const;
-  // Which edges a visit takes, by number among those of its stage, by what was recorded; false: nothing was.
+  // Finds a visit's edges, by number among those of its stage, from the records; false: there are none.
   bool recorded_edges(Slot root, flow::pipeline::VisitId visit);
-  // What an edge, by its number, makes of a row that takes it.
+  // Returns the number of children that an edge, by its number, makes of a row that takes it.
   [[nodiscard]] std::int32_t children(std::size_t number, std::size_t variant, Slot root, std::uint64_t luck) const;
   [[nodiscard]] std::int32_t length(const Pipeline::Edge& edge, std::int32_t parent, std::uint64_t luck) const;
   // The visit of a slot, which has none from now on.

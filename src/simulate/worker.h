@@ -1,5 +1,4 @@
-// One simulated worker: the rows that have reached it, the batch that it executes, and what it becomes when it is
-// empty.
+// One simulated worker: the rows that have reached it, the batch that it executes, and its next state when it is empty.
 #pragma once
 
 #include <cstdint>

@@ -23,13 +23,13 @@ class Curve {
   explicit Curve(std::vector<std::pair<int, double>> points);
 
   double mean_ms(double load) const;
-  // What `instances` that share `requests` evenly add to Eq. 1. At least one instance where there are requests.
+  // Returns what `instances` that share `requests` evenly add to Eq. 1. At least one instance if there are requests.
   double cost(double requests, int instances) const {
     return requests > 0 ? mean_ms(requests / instances) * requests : 0;
   }
   // Least derivative of B * L(B), the cost of one instance, for from <= B <= to.
   double least_marginal(double from, double to) const;
-  // Whether L never falls as the load grows.
+  // Returns whether L never falls as the load grows.
   bool rising() const;
   const std::vector<Piece>& pieces() const { return pieces_; }
 

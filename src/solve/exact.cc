@@ -13,7 +13,7 @@ namespace {
 
 // A finer bound costs more and cuts more. Most problems end in the first stage.
 struct Stage {
-  std::size_t amounts;   // left-over amounts that the bound tells apart at each level
+  std::size_t amounts;   // left-over amounts that the bound distinguishes at each level
   std::uint64_t states;  // looked at before the next stage begins
 };
 

@@ -1,8 +1,8 @@
 // The allocation problem of the paper (section 3.3, Eq. 1-7), solved to its proven optimum. Pure: no threads, no clock,
-// no I/O; the work is bounded by `max_states` and the outcome of running out of it is said.
+// no I/O; the work is bounded by `max_states`, and the result reports whether the bound was reached.
 //
-// The problem, its words and the value of a given allocation stand in arlo/planning/allocation/problem.py; this must
-// agree with `flow` there. Times are milliseconds.
+// The problem, its terms and the value of a given allocation are defined in arlo/planning/allocation/problem.py; this
+// must agree with `flow` there. Times are milliseconds.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ std::vector<Level> make_levels(int workers, const std::vector<Runtime>& runtimes
     level.later = later;
     later += level.lower;
     if (level.last || level.capacity > 0) {
-      // Its own demand comes first, so with at most `upper` instances no load below `from` is what is left over.
+      // Its own demand comes first, so with at most `upper` instances nothing is left over at a load below `from`.
       const double most = level.last ? kInfinity : level.capacity;
       const double from = level.upper > 0 ? std::min(most, level.demand / level.upper) : most;
       marginal = std::min(marginal, level.curve.least_marginal(from, most));

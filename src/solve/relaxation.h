@@ -1,6 +1,6 @@
-// Lower bounds for what remains of Eq. 1: the workers get a price instead of a number (Lagrange), and what is left over
-// is rounded down to a few amounts for each level. Both can only make the optimum smaller, whatever the curves look
-// like.
+// Lower bounds for the rest of Eq. 1: the workers get a price instead of a number (Lagrange), and the left-over
+// requests are rounded down to a few amounts for each level. Both can only make the optimum smaller, for curves of any
+// shape.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace arlo::solve {
 
 class Relaxation {
  public:
-  // At most `amounts` left-over amounts are told apart at each level.
+  // At most `amounts` left-over amounts are distinguished at each level.
   Relaxation(const std::vector<Level>& levels, int workers, std::size_t amounts);
 
   // Finds the price with the best bound of the whole problem (the one where the relaxed problem uses all workers).

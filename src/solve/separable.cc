@@ -1,7 +1,7 @@
-// Costs that do not depend on each other but for the number of workers: any tables, no shape assumed.
+// Costs that depend on each other only through the number of workers: any tables, no shape assumed.
 //
 // A Lagrange price for workers makes the runtimes independent and bounds the optimum from below; an allocation near it
-// from above. What costs more than the difference beyond its runtime's least cannot be in an optimum. The dynamic
+// from above. A choice that costs its runtime's least plus more than the gap cannot be in an optimum. The dynamic
 // programme over the workers used then has little to do; where the tables are far from convex it does all its work.
 #include <algorithm>
 #include <cmath>
@@ -45,7 +45,7 @@ class Separable {
   }
 
  private:
-  // Narrows lower and upper to what is allowed at all; false when nothing is.
+  // Narrows lower and upper to the allowed numbers; false when there are none.
   bool trim() {
     std::int64_t needed = 0;
     for (std::size_t i = 0; i < cost_.size(); ++i) {

@@ -7,7 +7,7 @@
 namespace arlo::text {
 namespace {
 
-// What the package's WordPiece decoder tidies, in its order.
+// The replacements of the package's WordPiece decoder, in its order.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kTidied{{{" .", "."},
                                                                                  {" ?", "?"},
                                                                                  {" !", "!"},

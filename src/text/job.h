@@ -1,5 +1,5 @@
-// What a request asks of a tokenizer that runs in a process of its own, and what came of it. A request is read until it
-// needs tokens, and again when they are there.
+// A request's question to a tokenizer in a separate process, and its result. A request is read until it needs tokens,
+// and again when they are there.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ struct Elsewhere {
   std::string json;
 };
 
-// What came of it.
+// The result.
 struct Tokens {
   MaybeFault fault;
   std::vector<Encoding> made;
   std::vector<std::vector<std::string>> words;      // what they are written as, where that was asked for
-  std::vector<std::vector<std::uint8_t>> specials;  // beside these
+  std::vector<std::vector<std::uint8_t>> specials;  // special tokens in these
   std::vector<std::string> decoded;
-  Ids before, behind;  // special tokens that a single text stands in
+  Ids before, behind;  // special tokens around a single text
 };
 
 struct Job : Tokens {
-  std::shared_ptr<const Elsewhere> tokenizer;  // null: nothing is asked for yet
+  std::shared_ptr<const Elsewhere> tokenizer;  // null: nothing is requested yet
   bool done = false;
-  bool dropped = false;  // nobody waits for it any more
+  bool dropped = false;  // its client has gone
 
-  // What is asked for: tokens of texts, or of pairs where there are `seconds`; or the texts of ids.
+  // The question: tokens of texts, or of pairs where there are `seconds`; or the texts of ids.
   std::vector<std::string> texts;
   std::vector<std::string> seconds;
   Limits limits;
@@ -51,13 +51,13 @@ struct Job : Tokens {
   [[nodiscard]] bool wanted() const { return tokenizer != nullptr && !done; }
 };
 
-// Of a request's jobs the first one that is wanted; null: none is.
+// Returns the first of a request's jobs that is wanted; null: none is.
 inline std::shared_ptr<Job> wanted_of(std::shared_ptr<Job> job) {
   while (job != nullptr && !job->wanted()) job = job->next;
   return job;
 }
 
-// Nobody waits for a request any more.
+// Drops a request's jobs when its client has gone.
 inline void drop(const std::shared_ptr<Job>& first) {
   for (Job* job = first.get(); job != nullptr; job = job->next.get()) job->dropped = true;
 }

@@ -12,7 +12,7 @@
 namespace arlo::text {
 namespace {
 
-// Puts characters in canonical order, and does with each what is left to do.
+// Puts characters in canonical order, and applies the remaining steps to each.
 class Tail {
  public:
   Tail(const Normalizer& how, std::string& out, std::vector<std::uint32_t>* origins)
@@ -25,7 +25,7 @@ class Tail {
     if (origins_ != nullptr) origins_->push_back(origin_);
     out_.push_back(how_.lowercase && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
   }
-  // Printable ASCII, where nobody asks what came of which character.
+  // Printable ASCII, when origins are not needed.
   void run(std::string_view text) {
     if (!waiting_.empty()) flush();
     const auto before = out_.size();

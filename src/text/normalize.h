@@ -14,8 +14,8 @@ struct Normalizer {
   bool strip_accents = false;  // decomposed (NFD), and the marks go
   bool lowercase = false;
 
-  // Appends what becomes of `text`, which is valid UTF-8. ASCII characters neither change what is before them nor what
-  // comes after: a text may be normalised in pieces that begin with one.
+  // Appends the normalised form of `text`, which is valid UTF-8. ASCII characters change neither the characters before
+  // them nor those after: a text may be normalised in pieces that begin with one.
   // `origins`, unless it is null, gets for each byte of `out` the byte of `text` at which the character begins that it
   // is of; `out` is empty before.
   void normalize(std::string_view text, std::string& out, std::vector<std::uint32_t>* origins = nullptr) const;

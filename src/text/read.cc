@@ -1,4 +1,4 @@
-// tokenizer.json, read. What is not known is refused by name; what is not read here has no effect on ids.
+// Reads tokenizer.json. Unknown parts are refused by name; parts not read here have no effect on ids.
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
@@ -45,7 +45,7 @@ Fault unknown(const std::string& what) {
   return {Code::kUnimplemented, "this tokenizer.json has " + what + ", which the gateway's tokenizer does not know"};
 }
 
-// Which of `known` the part `key` of the file is, the first being that there is none; otherwise a fault.
+// Finds which of `known` the part `key` of the file is, the first meaning that there is none; otherwise a fault.
 MaybeFault kind(const Json& file, const char* key, std::initializer_list<const char*> known, std::size_t* which) {
   const auto& part = at(file, key);
   const auto type = part.is_null() ? std::string() : word(at(part, "type"), "no type");
@@ -151,7 +151,7 @@ class Reader {
     return {};
   }
 
-  // For what is said back of ids. A decoder that is not known joins tokens with spaces, as none does.
+  // Reads the decoder of ids into text. An unknown decoder joins tokens with spaces, as no decoder does.
   void read_written() {
     for (const auto& [text, id] : ids_) {
       const auto at_id = static_cast<std::size_t>(id);

@@ -43,7 +43,7 @@ std::size_t space_behind(std::string_view text) {
   return text.size() - size;
 }
 
-// How many tokens to keep of two texts: "longest first".
+// Returns how many tokens to keep of two texts: "longest first".
 std::pair<std::size_t, std::size_t> shares(std::size_t first, std::size_t second, std::size_t room) {
   if (first + second <= room) return {first, second};
   const auto shorter = std::min(first, second);
@@ -79,7 +79,7 @@ void Tokenizer::Added::part(std::string_view text, Between between, Token token)
     }
     const auto& which = tokens_[static_cast<std::size_t>(found.id)];
     auto start = at;
-    at += found.size;  // not behind what it takes on its right: the next one may begin with white space
+    at += found.size;  // not behind the space on its right: the next one may begin with white space
     if (which.takes_left) start = std::max(done, start - space_behind(text.substr(0, start)));
     if (done < start && !between(text.substr(done, start - done))) return;
     done = at + (which.takes_right ? space_before(text.substr(at)) : 0);
@@ -88,7 +88,7 @@ void Tokenizer::Added::part(std::string_view text, Between between, Token token)
   if (done < text.size()) between(text.substr(done));
 }
 
-// Of a text, its normalised form, and where in the text each byte of that comes from.
+// A text's normalised form, and where in the text each byte of that comes from.
 class Tokenizer::Places {
  public:
   Places(std::string_view text, std::size_t prefix, std::vector<Place>& out) : text_(text), prefix_(prefix), out_(out) {
@@ -101,7 +101,7 @@ class Tokenizer::Places {
     chars_.push_back(chars);
   }
 
-  // What is normalised next is this part of the text.
+  // The next normalised part is this part of the text.
   std::vector<std::uint32_t>& normalizes(std::string_view part) {
     origins_.clear();
     from_ = 0;
@@ -197,7 +197,7 @@ void Tokenizer::plain(std::string_view text, std::size_t most, Ids& ids, Places*
         });
     return;
   }
-  // In pieces that begin at white space, for a long text may be cut after few words.
+  // In pieces that begin at white space, because a long text may be cut after few words.
   while (!text.empty() && ids.size() < most) {
     auto size = text.size();
     if (split_ != Split::kNone && size > kSlice) size = std::min(size, text.find_first_of(" \n", kSlice));
@@ -248,7 +248,7 @@ MaybeFault Tokenizer::encode(std::string_view text, std::optional<std::string_vi
   thread_local Ids second_ids;
   first_ids.clear();
   second_ids.clear();
-  // More than its start is only needed where the end counts, or which of two is the longer.
+  // More than its start is only needed if the end counts, or to find the longer of two.
   std::vector<Place> found;
   std::optional<Places> places;
   if (limits.with_places && !second) places.emplace(text, prefix_size_, found);

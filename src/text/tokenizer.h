@@ -1,9 +1,8 @@
-// Text to token ids, equal to what the `tokenizers` package makes of the same tokenizer.json. Pure.
+// Turns text into token ids, equal to those of the `tokenizers` package for the same tokenizer.json. Pure.
 //
 // Known: the model WordPiece, with BertNormalizer or none; BertPreTokenizer, WhitespaceSplit or none;
-// TemplateProcessing, BertProcessing, RobertaProcessing or none; added tokens without `single_word`. What else a file
-// asks for is refused with its name: such a file is for the package. Its padding and truncation are the caller's choice
-// here.
+// TemplateProcessing, BertProcessing, RobertaProcessing or none; added tokens without `single_word`. Any other part of
+// a file is refused by name: such a file is for the package. Padding and truncation are the caller's choice here.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +40,7 @@ struct Limits {
   bool with_places = false;  // of a single text; slower
 };
 
-// What the ids of a text stand in.
+// An element of the template around the ids of a text.
 struct Slot {
   enum class What : std::uint8_t { kFirst, kSecond, kSpecial } what;
   std::uint8_t type = 0;
@@ -66,20 +65,20 @@ class Tokenizer {
   // `json`: the bytes of a tokenizer.json. INVALID_ARGUMENT: they are none; UNIMPLEMENTED: one that is not known here.
   static MaybeFault read(std::string_view json, Tokenizer& out);
 
-  // The tokens of a text, or of a pair, into `out`, whose memory is used again. Of more than `most_tokens`, those that
-  // "longest first" leaves: of a pair the longer text is cut first. INVALID_ARGUMENT: no UTF-8, or no room for text.
+  // Writes the tokens of a text, or of a pair, to `out`, whose memory is reused. Above `most_tokens`, they are cut by
+  // "longest first": of a pair the longer text is cut first. INVALID_ARGUMENT: no UTF-8, or no room for text.
   MaybeFault encode(std::string_view text, std::optional<std::string_view> second, const Limits& limits,
                     Encoding& out) const;
 
-  // Appends ids of a text with the special tokens that a single one stands in.
+  // Appends ids of a text with the special tokens around a single one.
   void wrap(const std::int32_t* ids, std::size_t count, Ids& out) const;
-  // What a token is written as; empty for an id that it does not have.
+  // Returns the written form of a token; empty for an unknown id.
   [[nodiscard]] std::string_view token(std::int32_t id) const;
   [[nodiscard]] bool special(std::int32_t id) const { return special_.contains(id); }
-  // The text of ids, as the file's decoder puts it together.
+  // Returns the text of ids, as the file's decoder joins it.
   [[nodiscard]] std::string decode(const Ids& ids, bool skip_special) const;
 
-  // The file's truncation: texts that are too long are cut on the left, where no one says otherwise.
+  // The file's truncation: by default, texts that are too long are cut on the left.
   [[nodiscard]] bool cuts_left() const { return cuts_left_; }
   [[nodiscard]] std::size_t special_tokens(bool pair) const;  // that are added to a text, or to a pair
   [[nodiscard]] std::size_t vocabulary_size() const { return vocabulary_size_; }
@@ -89,7 +88,7 @@ class Tokenizer {
 
   class Places;  // where tokens stand; null in what follows: it is not asked for
 
-  // Appends the tokens of a text, at least `most` where there are as many, for then it may stop.
+  // Appends the tokens of a text; it may stop after `most` of them.
   void tokens(std::string_view text, std::size_t most, Ids& ids, Places* places) const;
   // Of one without tokens to be found in the text itself.
   void plain(std::string_view text, std::size_t most, Ids& ids, Places* places) const;

@@ -1,4 +1,4 @@
-// What BERT's normaliser knows of characters, as the `tokenizers` package knows it (see unicode_tables.py). Pure.
+// Properties of characters for BERT's normaliser, equal to the `tokenizers` package's (see unicode_tables.py). Pure.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-"""Writes unicode_tables.inc for src/text/unicode.cc: what BERT's normaliser knows of characters.
+"""Writes unicode_tables.inc for src/text/unicode.cc: the properties of characters for BERT's normaliser.
 
 usage: python unicode_tables.py OUTPUT
 

@@ -68,7 +68,7 @@ const Bundle::Member& ByDeadline::runtime_for(const Request& first, const Bundle
   return *best;
 }
 
-// What the batch has to end by for this one. One that is overdue asks for an answer only.
+// Returns the time by which the batch has to end for this row. An overdue row only asks for an answer.
 TimeNs ByDeadline::limit(const Request& r) const {
   return s_.options.batching == Batching::kDeadline && !r.overdue ? r.limit() : r.deadline;
 }
@@ -107,7 +107,7 @@ bool ByDeadline::from(const Fifo& fifo, Batch& batch, std::vector<RequestHandle>
   int passed = 0;
   for (RequestHandle h = fifo.head; h != kNone && passed < kPassed; h = s_.requests[h].next) {
     const Fit fit = take(h, batch, rows);
-    // In a line all cost the same, and those of the lines below cost less. What is bound to an instance is mixed.
+    // Rows of a line cost the same, and those of the lines below cost less. The rows bound to an instance are mixed.
     if (fit == Fit::kFull || (fit == Fit::kNoGain && s_.requests[h].instance == kNone)) return false;
     passed += fit == Fit::kTaken ? 0 : 1;
   }

@@ -3,15 +3,15 @@
 // They wait with it: in the FIFO of the instance, in the lines that its runtime serves, or in its line of those that
 // are overdue. They are taken in turn, up to the rows from which on a larger batch saves next to nothing
 // (CostModel::saturated), and no further than the time limits allow: with each row that is taken the batch ends later
-// for all of them. `fill` holds the deadlines, `deadline` also keeps on time what can be.
+// for all of them. `fill` meets the deadlines; `deadline` also keeps rows on time if they can be.
 //
-// Rows of several lines go together where the cost table says that it gains; a few rows more cost little in a small
-// batch. Up: while all that waits beside the first row is less than a full batch, it takes the runtime of a longer
-// line, with what waits there, when one batch of both takes no longer than two. Down: where a batch has room left, a
+// Rows of several lines go together where the cost table shows a gain; a few rows more cost little in a small batch.
+// Up: while the rows that wait with the first one are fewer than a full batch, it takes the runtime of a longer line,
+// together with the rows there, if one batch of both takes no longer than two. Down: where a batch has room left, a
 // row of a shorter line goes along when it makes the batch longer by less than its share of the batch that its own line
 // would give.
 //
-// Requests that are on trial (Scheduler::retry) go with each other only, and in halves of what failed.
+// Requests on trial (Scheduler::retry) go only with each other, in halves of the batch that failed.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class ByDeadline final : public BatchChooser {
   };
   enum class Fit : std::uint8_t { kTaken, kPassed, kNoGain, kFull };
 
-  // The runtime on which the first row and what waits beside it take the least time.
+  // Returns the runtime on which the first row and those that wait with it take the least time.
   [[nodiscard]] const Bundle::Member& runtime_for(const Request& first, const Bundle& bundle, const Instance& x,
                                                   TimeNs start) const;
   [[nodiscard]] std::int32_t waiting_for(const Bundle::Member& member, const Bundle& bundle, VariantId variant) const;

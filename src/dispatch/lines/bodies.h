@@ -26,7 +26,7 @@ class Bodies {
   // Where rows of a variant wait: it may be one of a body.
   [[nodiscard]] VariantId line_of(VariantId variant) const { return any_ ? line_[variant] : variant; }
 
-  // False: the body was there, and its chooser goes on by the rules of this one.
+  // False: the body existed, and its chooser adopts the rules of this one.
   bool set(const std::vector<VariantId>& variants, std::unique_ptr<BatchChooser> chooser) {
     if (!any_) {
       for (VariantId v = 0; v < kVariants; ++v) line_[v] = v;
@@ -49,7 +49,7 @@ class Bodies {
     for (VariantId& v : line_) v = v == line ? static_cast<VariantId>(&v - line_.data()) : v;
   }
 
-  // A row comes for the first time: what it says beside its Request.
+  // A row arrives for the first time, with the facts that its Request does not hold.
   void arrived(const Arrival& arrival, std::int32_t level) const {
     const Body* const body = of(arrival.variant);
     if (body == nullptr) return;
@@ -65,7 +65,7 @@ class Bodies {
   }
   // It came before there was the body.
   void forget(RequestHandle h) { facts(h) = {}; }
-  // It waits in its line from now on. What is retried is not chosen: it goes first (scheduler.h).
+  // It waits in its line from now on. Retried rows are not chosen: they go first (scheduler.h).
   void add(const Request& r, RequestHandle h, std::int32_t level) {
     const Body* const body = of(r.variant());
     if (body == nullptr || (r.rank & kFirstTry) == 0) return;
@@ -85,7 +85,7 @@ class Bodies {
   }
 
  private:
-  // What is worth nothing is answered all the same, after all others.
+  // Rows worth nothing are still answered, after all others.
   static double worth(double utility) { return std::max(utility, 1e-9); }
 
   struct Facts {

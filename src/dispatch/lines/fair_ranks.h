@@ -1,14 +1,14 @@
-// Who goes first among clients: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM'96), counted in requests.
+// The order among clients: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM'96), counted in requests.
 //
 // A request's rank is its virtual start: the clock, or the virtual finish of its client's request before it where that
-// is later. So of a client that has many in line the n-th stands n turns behind the clock, and one that asks now and
-// then goes before most of them. With one client ranks ascend in order of admission: first come, first served.
+// is later. So the n-th waiting request of a busy client stands n turns behind the clock, and an occasional client goes
+// before most of them. With one client, ranks ascend in order of admission: first come, first served.
 //
-// Bound. The clock follows the requests that start, and it moves with each admission, too. So a request that has n of
+// Bound. The clock follows the requests that start, and it also moves with each admission. So a request that has n of
 // its client's before it is passed by at most kTurn * n requests that are admitted after it, however many clients
 // there are.
 //
-// Clients are told apart by a hash of their name: two that share a place count as one. Nothing is allocated.
+// Clients are distinguished by a hash of their name: two that share a place count as one. Nothing is allocated.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class FairRanks {
   // Where a client's finish stands; fits 16 bits.
   static std::uint64_t place(std::uint64_t client) { return client * 0x9e3779b97f4a7c15U >> (64 - kPlaceBits); }
 
-  // Of an arrival now, of the client at this place. 47 bits of virtual time: enough for 10^12 requests.
+  // Returns the rank of an arrival now, for the client at this place. 47 bits of virtual time last for 10^12 requests.
   [[nodiscard]] Rank next(std::uint64_t place) const {
     return kFirstTry | std::max(clock_, finish_[place]) << kTieBits | (ties_ & kTies);
   }

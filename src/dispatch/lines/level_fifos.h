@@ -1,5 +1,5 @@
-// Requests that wait without being bound to an instance: one FIFO for each ideal level. All policies park requests
-// here that no active instance fits; `late` keeps everything here that waits.
+// Requests that wait without being bound to an instance: one FIFO for each ideal level. All policies park requests here
+// that no active instance fits; `late` keeps all waiting requests here.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class LevelFifos {
     tokens_of_[requests[handle].variant()] -= requests[handle].length;
   }
 
-  // What stands behind this rank in a line. O(what it counts).
+  // The requests behind a rank in a line. O(requests counted).
   struct Behind {
     std::int32_t count = 0;
     std::int64_t tokens = 0;
@@ -87,7 +87,7 @@ class LevelFifos {
     return best;
   }
 
-  // A level has been made: what fits it moves down to it from the level above, unless it is the longest of its variant.
+  // A level has been made: requests that fit it move down from the level above, unless it is its variant's longest.
   void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length, bool longest) {
     lines_.insert(lines_.begin() + level, Line{});
     if (longest) return;

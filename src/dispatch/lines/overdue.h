@@ -1,8 +1,8 @@
 // Requests that can no longer be on time, and whose answer is still wanted: one line for each ideal level.
 //
-// They yield to those that can be on time: an instance takes one when it has nothing else to do, and once in a number
-// of turns in any case, so that they move under a lasting overload, too (turns.h). How fast such a line moves is seen
-// from the requests that leave it for an instance; that tells a newcomer how long it would wait.
+// They yield to requests that can be on time: an instance takes one when it is otherwise idle, and once in a
+// fixed number of turns, so that they also move under a lasting overload (turns.h). The pace of such a line is measured
+// from the requests that leave it for an instance; it predicts how long a newcomer would wait.
 #pragma once
 
 #include <algorithm>
@@ -40,9 +40,9 @@ class OverdueLines {
     moves.last = now;
   }
 
-  // How long a newcomer would wait for its turn: those ahead at the line's pace, and for how long it has stood still.
-  // A line is believed when it has been there for as long as the newcomer could wait (`spare`), or for kTrust: a worker
-  // that hangs or died is replaced, and its rows are served, within that time. `more`: rows that come with it.
+  // Returns how long a newcomer would wait for its turn: for the rows ahead at the line's pace, plus the time it has
+  // stood still. A line's pace is trusted once it has lasted as long as the newcomer could wait (`spare`), or kTrust:
+  // within that time a hung or dead worker is replaced and its rows are served. `more`: rows that come with it.
   [[nodiscard]] TimeNs wait(std::int32_t level, TimeNs now, TimeNs spare, std::int32_t more = 0) const {
     constexpr TimeNs kTrust = 10'000'000'000;
     constexpr std::int32_t kMany = 1'000'000;
@@ -70,7 +70,7 @@ class OverdueLines {
 
   void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length, bool longest) {
     lines_.insert_level(requests, level, max_length, longest);
-    // What moves down to it has moved as the line above did.
+    // Rows that move down to it have moved at the pace of the line above.
     const Moves above = longest ? Moves{} : moves_[static_cast<std::size_t>(level)];
     moves_.insert(moves_.begin() + level, above);
   }

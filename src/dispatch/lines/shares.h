@@ -1,6 +1,6 @@
 // How variants share the instances that hold several of them.
 //
-// A turn goes to the variant whose row is due first, or whose batch is worth most; nobody waits for a reserve. That
+// A turn goes to the variant whose row is due first, or whose batch is worth most; no instance is held in reserve. That
 // alone would let a flood of one variant, whose first rows are always about to be late, keep the others out. So the
 // time that each one gets is counted, by its share, and one that is more than a lead ahead of another one that waits
 // lets it go first (start-time fair queueing, in any order within the lead).
@@ -19,9 +19,9 @@ class Shares {
 
   void set(VariantId variant, double share) { share_[variant] = share; }
 
-  // The time that it has got, by its share.
+  // Returns the time that it has got, by its share.
   [[nodiscard]] TimeNs got(VariantId variant) const { return got_[variant]; }
-  // It wants some again: nothing is owed to it for the time when it did not.
+  // It wants time again: it gets no credit for the time when it wanted none.
   void begins(VariantId variant) { got_[variant] = std::max(got_[variant], clock_); }
   // An instance begins to work on it for `time`.
   void started(VariantId variant, TimeNs time) {
@@ -29,8 +29,8 @@ class Shares {
     got_[variant] += static_cast<TimeNs>(static_cast<double>(time) / share_[variant]);
   }
 
-  // The most that `other` gets of the instances before what needs `time` of `variant` is through, when it may lead by
-  // `lead`. `waits`: some of `variant` waits already.
+  // Returns the most instance time that `other` gets before work of `time` of `variant` is done, when it may lead by
+  // `lead`. `waits`: rows of `variant` already wait.
   [[nodiscard]] TimeNs before(VariantId other, VariantId variant, bool waits, TimeNs time, TimeNs lead) const {
     const TimeNs behind = (waits ? got_[variant] : std::max(got_[variant], clock_)) - got_[other];
     const auto needs = static_cast<TimeNs>(static_cast<double>(time) / share_[variant]);

@@ -47,7 +47,7 @@ Admission EarlyBinding::place(RequestHandle h, std::int32_t level, TimeNs now, A
 }
 
 // A rule that counts requests may choose an instance that cannot be on time where another can: infaas fills one up
-// first. One that weighs times has seen them all. O(N), and only for what would be overdue.
+// first. A rule that weighs times has considered them all. O(N), and only for requests that would be overdue.
 InstanceId EarlyBinding::in_time(InstanceId chosen, const Request& r, TimeNs now, TimeNs* finish) const {
   *finish = forecast_.bound_to(s_.queue[chosen], r, now);
   if (*finish <= r.limit() || needs_of(s_.options.policy).times) return chosen;
@@ -75,7 +75,7 @@ Admission EarlyBinding::bind(RequestHandle h, InstanceId id, TimeNs now, Actions
   return room ? Admission::kStarted : Admission::kQueued;
 }
 
-// What was bound before this instance came would wait behind others for nothing: all that it fits is bound again.
+// Requests bound before this instance came would wait behind others for nothing: all that it fits are bound again.
 void EarlyBinding::joined(InstanceId id, TimeNs now, Actions& out) {
   for (const RequestHandle h : take_fitting(id)) {
     ledger_.end_wait(h);

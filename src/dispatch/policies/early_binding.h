@@ -22,8 +22,8 @@ class EarlyBinding final : public PolicyBinding {
   void look_again(TimeNs, Actions&) override {}
 
  private:
-  // Where a request of this rank and limit is bound: `chosen`, or where it would finish first when it cannot be on time
-  // there. `*finish` is when it would finish.
+  // Returns the instance for a request of this rank and limit: `chosen`, or if it cannot be on time there, the one
+  // where it would finish first. `*finish` is when it would finish.
   InstanceId in_time(InstanceId chosen, const Request& r, TimeNs now, TimeNs* finish) const;
   Admission bind(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
   std::vector<RequestHandle> take_fitting(InstanceId id);

@@ -17,7 +17,7 @@ std::unique_ptr<Rule> make_eft(const RequestSlab& requests);
 // late: bound when it starts. See late.cc.
 std::unique_ptr<Rule> make_late(const State& state);
 
-// What a policy needs to be told apart by the scheduler, which knows none by name.
+// The needs of a policy, by which the scheduler distinguishes policies; it knows none by name.
 struct PolicyNeeds {
   bool times;       // it weighs execution times: the books of timed.h, and a heap for each runtime
   bool one_length;  // it takes runtimes of one max_length only

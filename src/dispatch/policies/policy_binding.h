@@ -1,4 +1,4 @@
-// What the bindings of the policies have in common: the parts of a scheduler that they work with.
+// The common base of the policies' bindings: the parts of a scheduler that they work with.
 #pragma once
 
 #include "dispatch/binding.h"

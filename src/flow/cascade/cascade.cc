@@ -9,7 +9,7 @@ bool goes_on(const Guard& rule, std::int32_t stage, double confidence, const Row
   return row.least >= 0 ? confidence < row.least : takes(rule, confidence, row, stage);
 }
 
-// The stage that the rule wants next, whether it is there or not.
+// Returns the stage that the rule wants next, available or not.
 std::int32_t wanted(const Rules& rules, std::int32_t stage, double confidence, std::int32_t last) {
   const auto at = static_cast<std::size_t>(stage);
   if (at >= rules.skip.size()) return stage + 1;
@@ -18,7 +18,7 @@ std::int32_t wanted(const Rules& rules, std::int32_t stage, double confidence, s
   return std::min(stage + 1 + static_cast<std::int32_t>(static_cast<std::ptrdiff_t>(cuts.size()) - below), last);
 }
 
-// The stage itself, else the next one, else the nearest before it; -1: there is none after `stage`.
+// Returns the stage itself, else the next one, else the nearest before it; -1: there is none after `stage`.
 std::int32_t nearest(StageSet present, std::int32_t stage, std::int32_t to, std::int32_t last) {
   for (std::int32_t s = to; s <= last; ++s) {
     if (has(present, s)) return s;

@@ -1,5 +1,5 @@
-// What a row does after a stage has answered: the one decision of cascades, for the gateway, the simulator and, through
-// the binding, the offline tool. Pure: no clocks, threads or randomness.
+// Decides where a row goes after a stage has answered: the one decision of cascades, for the gateway, the simulator
+// and, through the binding, the offline tool. Pure: no clocks, threads or randomness.
 //
 //   after stage s answers:
 //     conf = score(calibrate(logits))                     rules/judge.h
@@ -32,11 +32,11 @@ struct Decision {
 // `present`: which stages there are for it. `price`: above the last one of `rules`, that counts.
 Decision decide(const CascadeSpec& spec, const Rules& rules, std::int32_t stage, const Signals& signals,
                 const RowFacts& row, StageSet present, std::int32_t price, std::vector<double>& scratch);
-// The same, of a confidence that is known.
+// The same decision for a given confidence.
 Decision decide(const CascadeSpec& spec, const Rules& rules, std::int32_t stage, double confidence, const RowFacts& row,
                 StageSet present, std::int32_t price);
 
-// Where a row begins: the first stage from `first` on that is there; -1: none.
+// Returns the stage where a row begins: the first available one from `first` on; -1: none.
 std::int32_t entry(StageSet present, std::int32_t first, std::int32_t stages);
 
 }  // namespace arlo::flow

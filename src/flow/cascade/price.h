@@ -1,5 +1,5 @@
-// The price of going on: while rows run out of time at later stages fewer are sent there, by the rules of a higher
-// price; up fast, down slowly. Pure: who owns it looks every kLook.
+// The price of going on: while rows run out of time at later stages, the rules of a higher price send fewer rows there.
+// It rises fast and falls slowly. Pure: the owner looks every kLook.
 #pragma once
 
 #include <algorithm>

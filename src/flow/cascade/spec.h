@@ -1,4 +1,4 @@
-// A cascade as data: what its stages say, and what is made of it. All of it may change without loading a model.
+// A cascade as data: its stages and the rules for their answers. All of it may change without loading a model.
 //
 // Papers: Tabi (EuroSys'23), HybridServe (ICDCS'25). Stages count from 0, the cheapest; there are 2 to 8.
 #pragma once
@@ -22,7 +22,7 @@ struct StageSpec {
   double weight = 1;        // in the ensemble, Tabi Eq. 6: accuracy on the rows that it runs
 };
 
-// What is decided by; one of these is in force for each decision.
+// The rules of a decision; one set of these is in force for each.
 struct Rules {
   // [price][stage but the last]: which rows go on; at price 0 as it was searched, at higher ones less is escalated.
   std::vector<std::vector<Guard>> prices;
@@ -39,7 +39,7 @@ struct CascadeSpec {
   std::int32_t labels = 0;  // of each stage; 0: it varies (answers about tokens)
   std::vector<Vocabulary> vocabularies;
 
-  // What a stage's vocabulary says of words; of one that is not known each token is a word.
+  // Returns a stage's vocabulary; in an unknown one each token is a word.
   [[nodiscard]] const Vocabulary& words_of(std::size_t stage) const {
     static const Vocabulary none;
     const auto at = stages[stage].words;

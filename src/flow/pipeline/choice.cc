@@ -1,4 +1,4 @@
-// Which variant a visit gets: the router's choice, and what can be on time.
+// Chooses the variant of a visit: the router's choice, among variants that can be on time.
 #include <algorithm>
 #include <limits>
 
@@ -21,7 +21,7 @@ bool Pipeline::there(const Visit& visit, Node node) const {
   return scheduler_.fits_any(visit.length, tree_.variant(variant_of(visit, node)).id);
 }
 
-// The cost of what a row of this length takes at a variant beyond the mean of its stage's rows.
+// Returns the cost of a row of this length at a variant, beyond that of its stage's mean row.
 double Pipeline::beyond_mean(std::int32_t variant, std::int32_t length) const {
   const VariantSpec& spec = tree_.variant(variant);
   const TimeNs own = scheduler_.cost_of_length(length, spec.id);
@@ -41,7 +41,7 @@ bool Pipeline::any_there(const Visit& visit) const {
   return false;
 }
 
-// Its row has an answer that is good enough for the client.
+// True when its row has an answer that is good enough for the client.
 bool Pipeline::falls_back(const Visit& visit, const Root& root) const {
   return visit.edge >= 0 && spec_.edges[at(visit.edge)].falls_back &&
          tree_.accuracy(tree_.parent(visit.block, visit.stage)) * visit.scale + kRounding >= root.min_accuracy;
@@ -130,7 +130,7 @@ Pipeline::Choice Pipeline::in_time(const Visit& visit, const Root& root, Node wa
     most = worth;
   }
   if (best != kNone) return {best, wanted};
-  // None is there at all: it waits for one to come.
+  // No variant is available: it waits for one to come.
   if (finish == kNever || finish <= limits.deadline) return {soonest, soonest == wanted ? kNone : wanted};
   *reason = DropReason::kDeadline;
   return {};

@@ -15,7 +15,7 @@ void take_edges(std::span<const Guard> guards, bool first, std::size_t variant, 
     const Guard& guard = guards[g];
     if (!hold(g)) continue;
     if (guard.edge < 0) {
-      if (guard.follows_load()) continue;  // below: what else it could take is not known yet
+      if (guard.follows_load()) continue;  // below: the other edges it could take are not known yet
       taken.clear();                       // what exits takes no other
       return;
     }

@@ -1,5 +1,5 @@
-// Which edges a row takes when a stage of a pipeline has answered it: those whose guards hold, and, where a guard
-// follows the load, that pay (Pipeline::pays). Pure.
+// Chooses the edges of a row that a pipeline's stage has answered: those whose guards hold and, where a guard follows
+// the load, that pay (Pipeline::pays). Pure.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace arlo::flow::pipeline {
 
-// Into `taken`: numbers of `guards`, none of an exit; empty: the row ends there. `first`: one at most. `label`: that
-// was said; -1: nothing that can be judged. `scores`: [guards]. `visit`: of the core, a row that `variant` of its stage
-// has answered.
+// Fills `taken` with numbers of `guards`, exits excluded; empty: the row ends there. `first`: at most one. `label`: of
+// the answer; -1: the answer cannot be judged. `scores`: [guards]. `visit`: the core's, of a row that `variant` of its
+// stage has answered.
 void take_edges(std::span<const Guard> guards, bool first, std::size_t variant, std::int32_t label,
                 std::span<const double> scores, const RowFacts& row, const Pipeline& core, VisitId visit,
                 std::vector<std::int32_t>& taken);

@@ -1,10 +1,9 @@
-// Rows that become one again. What an edge with EdgeSpec::join makes is not a row of its head but a *part* of one: all
-// that one row of the fork has become, and that leads there, waits for each other. Whoever ends last makes the head's
-// row, of the parts that came; where none came there is none.
+// Joins rows into one. An edge with EdgeSpec::join makes not a row of its head but a *part* of one: all descendants of
+// one row of the fork that lead there wait for each other. The last one to end makes the head's row, of the parts that
+// came; without parts there is no row.
 //
-// A *group* is what one row of a fork has become for one head. Groups lie in each other, those of an earlier head
-// inside; a visit knows the innermost, and holds all of them that its stage leads to. Groups live as long as their
-// root.
+// A *group* holds the parts of one row of a fork for one head. Groups are nested, those of an earlier head inside; a
+// visit knows the innermost and holds all groups that its stage leads to. Groups live as long as their root.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +26,29 @@ class Joins {
 
   explicit Joins(const Tree& tree) : tree_(tree) {}
 
-  // A visit of this stage, with this node, has made rows of these stages (bits): groups open for those that lead to a
-  // stage which joins what comes from here. `first`: of the root's groups. Returns the innermost.
+  // A visit of this stage, with this node, has made rows of these stages (bits). Opens groups for those that lead to a
+  // stage that joins rows from here, and returns the innermost. `first`: of the root's groups.
   Group fork(std::int32_t stage, Node node, std::uint32_t made, Group outer, Group* first);
-  // The innermost of them that rows of a stage lead to.
+  // Returns the innermost of them that rows of a stage lead to.
   [[nodiscard]] Group of(Group innermost, std::int32_t stage) const;
-  // A visit at this stage holds them.
+  // Makes a visit at this stage hold its groups.
   void hold(Group innermost, std::int32_t stage) {
     for (Group g = of(innermost, stage); g != dispatch::kNone; g = of(groups_[g].outer, stage)) ++groups_[g].open;
   }
-  // Of a visit with this node that the innermost group is of; `right`: worth x accuracy.
+  // Adds a part of a visit with this node to the group of the head; `right`: worth x accuracy.
   void add(Group innermost, std::int32_t head, const Part& part, Node node, double worth, double right);
-  // One that holds it is gone. True: it was the last.
+  // A visit that holds the group has ended. True: it was the last.
   bool leave(Group group) { return --groups_[group].open == 0; }
   [[nodiscard]] Group outer(Group group) const { return groups_[group].outer; }
   [[nodiscard]] std::int32_t head(Group group) const { return groups_[group].head; }
   [[nodiscard]] double worth(Group group) const { return groups_[group].worth; }
-  // Mean accuracy of what its parts are.
+  // Returns the mean accuracy of its parts.
   [[nodiscard]] double accuracy(Group group) const { return groups_[group].right / groups_[group].worth; }
-  // In the order in which they came.
+  // Returns its parts in the order in which they came.
   [[nodiscard]] std::span<const Part> parts(Group group) const { return groups_[group].parts; }
-  // Of the stage before the head, by the edge that is the tree's; where no part came that way, by its first variants.
+  // Returns the node at the stage before the head, by the tree's edge; if no part came that way, by its first variants.
   [[nodiscard]] Node node(Group group) const;
-  // All of a root.
+  // Frees all groups of a root.
   void free(Group first);
 
  private:

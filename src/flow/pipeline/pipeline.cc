@@ -257,7 +257,7 @@ void Pipeline::drop(VisitId id, DropReason reason, TimeNs now) {
   if (roots_[of].open == 0) end(of, false);
 }
 
-// A visit has ended. Of each group that it was the last to hold a row is made, which holds those around it first.
+// A visit has ended. Each group that it was the last to hold makes a row, which first holds the groups around it.
 void Pipeline::close(const Visit& visit, TimeNs overrun, TimeNs now) {
   const std::int32_t stage = visit.stage;
   for (Group g = joins_.of(visit.group, stage); g != kNone; g = joins_.of(joins_.outer(g), stage)) {
@@ -353,7 +353,7 @@ void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now
   const double scale = scale_of(visit);
   Group group = visit.group;
   if (stage.forks != 0 && count > 0) group = joins_.fork(visit.stage, visit.node, made_of, group, &root.groups);
-  double parted = 0;  // of its worth, what goes on
+  double parted = 0;  // the part of its worth that goes on
   for (const Children& made : children) {
     if (made.count <= 0) continue;
     const EdgeSpec& edge = spec_.edges[at(made.edge)];
@@ -383,7 +383,7 @@ void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now
                 .state = State::kToEnter};
     for (child.index = 0; child.index < made.count; ++child.index) take(child);
   }
-  if (parted < 1 - 1e-12) {  // what no edge took ends here
+  if (parted < 1 - 1e-12) {  // the part that no edge took ends here
     roots_[visit.root].served += visit.worth * (1 - parted);
     roots_[visit.root].accuracy += visit.worth * (1 - parted) * accuracy;
   }
@@ -497,7 +497,7 @@ bool Pipeline::enter(VisitId id, TimeNs now, Step& step) {
 Pipeline::Limits Pipeline::limits_of(const Visit& visit, const Root& root) const {
   switch (spec_.drop) {
     case Drop::kSlack: {
-      // Late it would be worth less than the answer that is there.
+      // A late answer would be worth less than the present one.
       const TimeNs deadline = falls_back(visit, root) ? std::min(root.due, root.deadline) : root.deadline;
       return {less(root.due, after_[at(visit.stage)]), less(deadline, must_[at(visit.stage)])};
     }

@@ -1,24 +1,24 @@
 // The journeys of rows through a pipeline: a rooted tree of stages, each of which turns a row into zero or more rows of
 // the next ones (Loki, HPDC'24). Decisions only: events in, steps out; no threads, clocks, sockets or tensors.
 //
-// Words. A *root* is a client's row. It *visits* the entry, and what that makes of it visits the stages behind. A stage
-// has variants; they are variants of the one dispatch::Scheduler, so lines, pools with late binding, batches, bundles
-// and retries are its. Here it is decided which variant a visit gets when it enters a stage, what is dropped, and when
-// a root ends. A pipeline only asks the scheduler (expected_finish, expected_wait, fits_any, active_of); its caller
-// makes the calls.
+// Words. A *root* is a client's row. It *visits* the entry, and its children visit the stages behind. A stage's
+// variants are variants of the one dispatch::Scheduler, which owns lines, pools with late binding, batches, bundles and
+// retries. The pipeline decides which variant a visit gets when it enters a stage, which visits are dropped, and when a
+// root ends. It only queries the scheduler (expected_finish, expected_wait, fits_any, active_of); its caller makes the
+// calls.
 //
 // How to use it. After each event take all steps, and carry each out before the next is taken, for a visit's variant is
 // chosen when its step is taken, by what the scheduler says then:
 //
 //   const RootId root = pipeline.arrive({.tag = .., .length = .., .due = .., .deadline = ..}, now);
 //   for (Step step; pipeline.next(now, step);) switch (step.kind) {
-//     case Step::Kind::kEnter:  // the visit begins: keep step.visit beside what is sent
+//     case Step::Kind::kEnter:  // the visit begins: keep step.visit with the request
 //       admitted = scheduler.arrive(tag, {.length = step.length, .due = step.due, .deadline = step.deadline,
 //                                         .variant = step.variant, .follows = step.follows}, now, actions);
 //       if (admitted.handle == kNone) pipeline.refused(step.visit, why, now);
-//     case Step::Kind::kJoin:   // all that goes into a row of step.stage is there: pipeline.parts(step.visit); make it
+//     case Step::Kind::kJoin:   // all parts of a row of step.stage have come: pipeline.parts(step.visit); make it
 //       pipeline.joined(step.visit, length, tag, now);  // or failed(), before the next step is taken
-//     case Step::Kind::kCancel: // the visit is of no use any more: scheduler.cancel(), or let it run and tell no one;
+//     case Step::Kind::kCancel: // the visit is of no use any more: scheduler.cancel(), or let it run and ignore it;
 //                               // beware of one whose kExpired is still to be read: its handle may be another's now
 //     case Step::Kind::kDrop:   // it has been dropped; statistics only
 //     case Step::Kind::kExit:   // the root has ended, once; answer the client
@@ -29,9 +29,9 @@
 // is between caller and scheduler. Between hold() and release() of the scheduler the children of one batch's rows go as
 // batches. A visit's id is gone with its finish(), failed(), kDrop or kCancel; a root's with its kExit.
 //
-// Joins (joins.h). At an edge that joins, a row of the tail goes into a row of the head beside the others that came of
-// the same row of the fork; its Children have count 1. When none is under way any more there is one visit at the head,
-// of those that came: it has their worth together, and the mean of their accuracies before its own.
+// Joins (joins.h). At an edge that joins, a row of the tail goes into a row of the head together with the others that
+// came of the same row of the fork; its Children have count 1. When all have ended there is one visit at the head, made
+// of those that came: it has the sum of their worth, and the mean of their accuracies before its own.
 //
 // Every root ends once: when none of its visits is left, or, with OnDrop::kFail, at its first drop; then its other
 // visits are cancelled. A visit without children ends with its answer. One that came by an edge that falls back is
@@ -39,39 +39,39 @@
 // asked for more accuracy; it is not waited for beyond `due`, nor for workers to come. What a root is worth is parted
 // among its leaves: each edge has the part of the leaves behind it, and children share it evenly.
 //
-// Time limits. `due` is when the root's answer is late, `deadline` when it is worth nothing. A visit gets what is left
-// of them when the least time from its stage to an exit is taken off (Drop::kSlack); the scheduler refuses what cannot
-// make it. Under the drop rules of the paper a visit has no limits (kNone, kPerTask, kReroute), or has the root's `due`
+// Time limits. `due` is when the root's answer is late, `deadline` when it is worth nothing. A visit's limits are these
+// less the least time from its stage to an exit (Drop::kSlack); the scheduler refuses visits that cannot meet them.
+// Under the drop rules of the paper a visit has no limits (kNone, kPerTask, kReroute), or has the root's `due`
 // as its deadline at a last stage (kLast). Known difference: the paper drops at the last task when its turn comes, the
 // scheduler refuses on arrival what its books say will be late.
 //
 // Drop::kSlack. Time that a stage did not use is carried over. The router's choice is taken if it can be on time:
-// expected finish, hops and least time behind it within `due`. Else the visit is rerouted to the variant that is worth
-// most of those that can; else to the one that finishes first, if it makes the deadline; else it is dropped. So nothing
-// is dropped that has a candidate in time, as far as the scheduler's books know. A visit that expires while it waits,
-// or is refused, tries the variants that it has not tried.
+// expected finish, hops and least time behind it within `due`. Else the visit is rerouted to the most valuable variant
+// that can; else to the one that finishes first, if it makes the deadline; else it is dropped. So no visit is dropped
+// that has a candidate in time, as far as the scheduler's books know. A visit that expires while it waits, or is
+// refused, tries the variants that it has not tried.
 //
 // Router::kPrice weighs with prices (values.h), and with what a row of the visit's own length takes at the stage
 // (Scheduler::cost_of_length); behind it rows take what the mean of their stages does. A worker-second costs its price
 // and its energy. Prices are the plan's, moved between plans by what waits: every kLook a variant's price is set to the
-// plan's times e^(1.5 (w - 1)), w being what
-// waits for its instances, whichever of their variants it is for (expected_wait), in quarters of its stage's slack
-// (that of a root over the stages of the longest way). So at the plan's price variants are mixed by their queues, which
-// stay short, and a burst makes them dear at once. Variants that share all of their instances have one price. (By when
-// a row of each variant would finish, tried before that, the accurate variant that nobody waits for looked cheap on
-// workers that were full: at 0.95 of what a chain of two stages carries, 38 % of the roots were late, where none is
-// now.) (Steps of 5 % each 100 ms, tried first, swing: 5 to 9 % of the roots were late where this has none.)
-// Router::kPlan and kMaf follow tables (shares.h), made anew every kTable for the instances there are.
+// plan's times e^(1.5 (w - 1)), w being the work that waits for its instances, for any of their variants
+// (expected_wait), in quarters of its stage's slack (a root's slack over the stages of the longest way). So at the
+// plan's price variants are mixed by their queues, which stay short, and a burst makes them dear at once. Variants that
+// share all of their instances have one price. (Prices by the expected finish of a row of each variant, tried before,
+// made the accurate variant without a queue look cheap on full workers: at 0.95 of the load that a chain of two stages
+// carries, 38 % of the roots were late; now none is.) (Steps of 5 % each 100 ms, tried first, oscillate: 5 to 9 % of
+// the roots were late; now none is.) Router::kPlan and kMaf follow tables (shares.h), recomputed every kTable for the
+// present instances.
 //
-// Exits that follow the load. A row that could end with its answer goes on if that pays: utility x what it gains in
-// accuracy there, by how sure the answer is, is more than price x worker-seconds of the best way (pays()), what
-// the head takes by the row's own length. So the dearer time is the surer a row must not be to go on. By the prices in
-// force, or by the plan's and means, for a threshold that is one for all rows and stays between plans.
+// Exits that follow the load. A row that could end with its answer goes on if that pays: utility x its gain in accuracy
+// there, given its confidence, exceeds price x worker-seconds of the best way (pays()), with the head's time for the
+// row's length. So the dearer time is, the less certain a row must be to go on. It uses the prices in force, or the
+// plan's prices and means, for one threshold for all rows that stays constant between plans.
 //
 // Token counts. Where a stage's variants are a body of the scheduler's, a visit is not routed: it enters the body's
-// line and gets its variant when its batch starts. One that the body refuses or evicts is dropped, for every other way
-// through it would take longer. A visit whose root asks for more accuracy than the body's least is routed on arrival
-// among the variants that are good enough.
+// line and gets its variant when its batch starts. A visit that the body refuses or evicts is dropped, because every
+// other way through it would take longer. A visit whose root asks for more accuracy than the body's least is routed on
+// arrival among the variants that are good enough.
 //
 // Order. Steps come in the order of the events that led to them; the children of a finish in the order of the spans
 // given, and of their index. Events at one instant are given in the order leave, drain, finish, join, expire, cancel,
@@ -124,7 +124,7 @@ enum class DropReason : std::uint8_t {
   kOverload,  // the scheduler's queue is full
   kFanout,    // the root has too many visits
   kFailed,    // its worker failed it
-  kEvicted,   // what is worth more goes before it (StageSpec::line)
+  kEvicted,   // rows worth more go before it (StageSpec::line)
 };
 inline constexpr std::size_t kDropReasons = 6;
 std::string_view drop_reason_name(DropReason reason);
@@ -151,7 +151,7 @@ struct Step {
   TimeNs deadline = kNever;
   double accuracy = 0;  // expected. kDrop that falls back: of the answer before; kExit: mean over leaves that have
                         // answered, by their worth
-  // kExit. Of a root that failed, `answered` is what was there before.
+  // kExit. For a root that failed, `answered` counts the leaves before the failure.
   std::int32_t answered = 0;  // leaves
   std::int32_t dropped = 0;   // visits that nothing stands for
   bool failed = false;        // a drop has ended it, or it has no answer at all
@@ -168,25 +168,25 @@ class Pipeline {
 
   // A plan in force from now on. Throws std::invalid_argument.
   void apply(const Plan& plan, TimeNs now);
-  // Looks at prices and tables if it is time to, and says when it is next. The caller calls it then; events do, too.
+  // Updates prices and tables if due, and returns when they are due next. The caller calls it then, as do events.
   TimeNs look(TimeNs now);
 
   RootId arrive(const RootArrival& arrival, TimeNs now);
-  // It has started as this variant of its stage, another one of the body in whose line it waited.
+  // The visit has started as this variant of its stage, another one of the body in whose line it waited.
   void took(VisitId visit, std::int32_t variant) {
     visits_[visit].node = visits_[visit].block + static_cast<Node>(variant);
   }
   void finish(VisitId visit, std::span<const Children> children, TimeNs now);
-  // Of kJoin, until the root ends: rows that go into this one, in the order in which they came.
+  // Valid from kJoin until the root ends: the rows that go into this one, in the order in which they came.
   [[nodiscard]] std::span<const Joins::Part> parts(VisitId visit) const { return joins_.parts(visits_[visit].made_of); }
-  // The row has been made of them, of so many tokens.
+  // The joined row has been made, with so many tokens.
   void joined(VisitId visit, std::int32_t length, std::uint64_t tag, TimeNs now);
-  // Whether a row that has been answered, and may end there, is better sent along these edges. `gain`: what that adds
-  // to the share of right answers among rows like it, by the most accurate way. `planned`: by the plan's prices, for a
+  // Returns whether an answered row that may end there is better sent along these edges. `gain`: the increase in the
+  // share of right answers among rows like it, by the most accurate way. `planned`: by the plan's prices, for a
   // row of utility 1. True where its answer is not as accurate as the client wants.
   [[nodiscard]] bool pays(VisitId visit, std::span<const std::int32_t> edges, double gain, bool planned) const;
   void failed(VisitId visit, TimeNs now);
-  // The scheduler has refused it, or it has expired. `why`: kDeadline, kOverload, kEvicted.
+  // The scheduler has refused the visit, or it has expired. `why`: kDeadline, kOverload, kEvicted.
   void refused(VisitId visit, DropReason why, TimeNs now);
   // The workers of its variant have gone, and the caller has cancelled it there: it chooses again.
   void again(VisitId visit, TimeNs now);
@@ -196,19 +196,19 @@ class Pipeline {
 
   [[nodiscard]] const Tree& tree() const { return tree_; }
   [[nodiscard]] const Spec& spec() const { return spec_; }
-  // Of capacity: what energy costs is beside it (VariantSpec::energy).
+  // Price of capacity, without the cost of energy (VariantSpec::energy).
   [[nodiscard]] double price(std::int32_t variant) const { return price_[static_cast<std::size_t>(variant)]; }
   [[nodiscard]] const Shares& shares() const { return shares_; }
   [[nodiscard]] std::int32_t open(RootId root) const { return roots_[root].open; }
   [[nodiscard]] std::int32_t roots() const { return live_roots_; }
   [[nodiscard]] Node node(VisitId visit) const { return visits_[visit].node; }
   [[nodiscard]] std::int32_t stage(VisitId visit) const { return visits_[visit].stage; }
-  // Of its answer, expected.
+  // Returns the expected accuracy of its answer.
   [[nodiscard]] double accuracy(VisitId visit) const {
     return std::min(tree_.accuracy(visits_[visit].node) * scale_of(visits_[visit]), 1.0);
   }
   [[nodiscard]] double worth(VisitId visit) const { return visits_[visit].worth; }  // part of its root's
-  // That it got, of its stage.
+  // Returns the variant that it got, in its stage.
   [[nodiscard]] std::int32_t variant_in_stage(VisitId visit) const {
     return static_cast<std::int32_t>(visits_[visit].node - visits_[visit].block);
   }
@@ -299,7 +299,7 @@ class Pipeline {
   void route();
   void set_prices(TimeNs now);
 
-  // Where the head of an edge answers anew it does not matter what its tail came of.
+  // Where the head of an edge falls back, the origin of its tail does not matter.
   [[nodiscard]] double scale_of(const Visit& visit) const {
     return visit.edge >= 0 && spec_.edges[at(visit.edge)].falls_back ? 1 : visit.scale;
   }
@@ -307,8 +307,8 @@ class Pipeline {
   static constexpr double kRounding = 1e-9;   // of products of accuracies
   static constexpr double kTargetWait = .25;  // of a stage's slack, where prices are the plan's
   static constexpr double kSteep = 1.5;
-  // Of a root's worth, what it costs at the lowest price by the most accurate variants, and at the highest by those
-  // that take least.
+  // The cost of a root as a part of its worth: at the lowest price by the most accurate variants, and at the highest by
+  // those that take least.
   static constexpr double kLeastCost = 0.005;
   static constexpr double kMostCost = 4;
 

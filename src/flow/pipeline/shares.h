@@ -1,10 +1,10 @@
-// Who gets which variant by a table: of each block the parts of its nodes, and what is left over of each pool.
+// Assigns variants by a table: for each block the parts of its nodes, and for each pool the leftover capacity.
 //
-// `by_plan` takes the plan's shares of prefixes and fills the pools that are there (water-filling): what one cannot
-// take goes to the others of its block, the most accurate first. `by_accuracy` is MostAccurateFirst as printed (Loki
-// Algorithm 1), with pools for workers: stage by stage, the most accurate variants' rows first, each to the most
-// accurate pool that has room. Both: what no pool has room for is spread in proportion to capacity, and `overloaded`
-// says so; where nothing is known to come, parts are in proportion to capacity, too.
+// `by_plan` takes the plan's shares of prefixes and fills the present pools (water-filling): a pool's excess goes to
+// the others of its block, the most accurate first. `by_accuracy` is MostAccurateFirst as printed (Loki Algorithm 1),
+// with pools for workers: stage by stage, the most accurate variants' rows first, each to the most accurate pool that
+// has room. Both: rows that no pool has room for are spread in proportion to capacity, and `overloaded` is set; without
+// a known demand, parts are in proportion to capacity as well.
 //
 // A table is followed in turns, not by chance: the node that is furthest behind its part is next, the lower one of two.
 #pragma once
@@ -21,25 +21,25 @@ class Shares {
  public:
   explicit Shares(const Tree& tree);
 
-  // `capacity`: [variants], rows a second of all instances that are there. O(nodes).
+  // `capacity`: [variants], rows a second of all present instances. O(nodes).
   void by_plan(const Plan& plan, std::span<const double> capacity);
   void by_accuracy(const Plan& plan, std::span<const double> capacity);
 
-  // Of `variants` nodes from `block` on, whose turn it is.
+  // Returns the node whose turn it is, of `variants` nodes from `block` on.
   Node next(Block block, std::int32_t variants);
   [[nodiscard]] double part(Node node) const { return part_[node]; }
   [[nodiscard]] bool overloaded() const { return overloaded_; }
   // Rows a second of a variant's pool that no table has given away.
   [[nodiscard]] double left(std::int32_t variant) const { return left_[static_cast<std::size_t>(variant)]; }
 
-  // Backup tokens: a row each. Those of a variant grow by what is left over of it, up to a second of it, at least one.
+  // Backup tokens, one a row. A variant's tokens grow by its leftover capacity, up to a second of it, at least one.
   void refill(double seconds);
   [[nodiscard]] bool has_token(std::int32_t variant) const { return tokens_[static_cast<std::size_t>(variant)] >= 1; }
   void take_token(std::int32_t variant) { tokens_[static_cast<std::size_t>(variant)] -= 1; }
 
  private:
   void begin(std::span<const double> capacity);
-  // Spreads what is over of a flow onto `part`s of the variants of a stage that are allowed.
+  // Spreads the excess of a flow over the `part`s of a stage's allowed variants.
   void spread(double over, const Tree::Stage& stage, std::span<const double> capacity, std::span<double> rows);
   void in_proportion(const Tree::Stage& stage, std::span<const double> capacity, Node block);
 

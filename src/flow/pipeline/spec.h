@@ -1,4 +1,4 @@
-// A pipeline as data: a rooted tree of stages, each with variants that can do it, and what a plan says of them.
+// A pipeline as data: a rooted tree of stages, each with variants that can do it, and a plan for them.
 //
 // Paper: Loki (HPDC'24), sections 2.1 and 4.1; what it leaves open is decided in docs/flows.md. Stages are in an
 // order in which parents come before children; stage 0 is the entry. Every other stage has one edge that leads to it,
@@ -32,8 +32,8 @@ struct VariantSpec {
 
 struct StageSpec {
   std::vector<VariantSpec> variants;
-  // Its variants are one network at several token counts, a body of the scheduler's (set_body): visits enter at this
-  // one, whose line they share, and which one executes them is said when they start (Pipeline::took). -1: they are not.
+  // If its variants are one network at several token counts, a body of the scheduler's (set_body), this is the variant
+  // whose line all visits share; the executing variant is reported when they start (Pipeline::took). -1: no body.
   std::int32_t line = -1;
 };
 
@@ -42,33 +42,33 @@ struct EdgeSpec {
   std::int32_t to = 0;              // > from
   std::vector<double> factor = {};  // [variants of `from`]: mean children of a row, >= 0; Loki's multiplicative factor
   TimeNs hop = 0;                   // between the two
-  // What the head answers has an answer already, that of the tail, which counts where the head's does not come. Such an
-  // edge makes one child of a row.
+  // The tail has already answered the head's question; its answer counts if the head gives none. Such an edge makes one
+  // child of a row.
   bool falls_back = false;
-  // A row of the head is made of all that came here of one row of this stage, the fork, by all edges to the head: they
-  // have the same. `factor` is then of the tree's edge: rows of the head for a row of the tail. -1: it is not joined.
+  // A row of the head joins all descendants of one row of this stage, the fork, over all edges to the head, which name
+  // the same fork. `factor` then applies to the tree's edge: rows of the head for a row of the tail. -1: no join.
   std::int32_t join = -1;
 };
 
 // Which variant a visit gets when it enters a stage.
 enum class Router : std::uint8_t {
   kPrice,  // where utility x expected accuracy less price x worker-seconds is most, of those that can be on time
-  kPlan,   // by the plan's shares of each prefix, filled up to what is there (ours)
+  kPlan,   // by the plan's shares of each prefix, filled up to the present capacity (ours)
   kMaf,    // by the tables of MostAccurateFirst (Loki Algorithm 1)
 };
 
-// What becomes of rows that run behind (Loki section 5.2).
+// The treatment of rows that run behind (Loki section 5.2).
 enum class Drop : std::uint8_t {
   kNone,     // they go on, without limits
   kLast,     // dropped at a last stage where the time left is less than what it takes
   kPerTask,  // dropped when a stage took longer than its budget
   kReroute,  // then sent to a quicker variant with leftover capacity, dropped where there is none
-  kSlack,    // sent to what can still be on time, dropped when nothing can (ours)
+  kSlack,    // sent to a variant that can still be on time, dropped when none can (ours)
 };
 
 enum class OnDrop : std::uint8_t {
   kFail,     // the first drop ends the root
-  kPartial,  // it ends with what is there
+  kPartial,  // it ends with the answers it has
 };
 
 struct Spec {
@@ -82,12 +82,12 @@ struct Spec {
   bool follows_load = false;        // whether rows go on is asked (Pipeline::pays), also where no stage has a choice
 };
 
-// What the planner says; it may change at any time. Vectors over variants count them stage by stage.
+// The planner's decision; it may change at any time. Vectors over variants count them stage by stage.
 struct Plan {
   std::uint64_t version = 0;
   double demand = 0;                        // roots a second that it is made for
   double price = 0;                         // utility that one more worker-second would buy: the dual of capacity
-  std::vector<double> share = {};           // [nodes]: f(prefix), of the roots; empty: none is said
+  std::vector<double> share = {};           // [nodes]: f(prefix), of the roots; empty: not given
   std::vector<std::uint8_t> feasible = {};  // [nodes]: I(prefix), its path is quick enough; empty: all are
   std::vector<double> rate = {};            // [variants]: rows a second that one instance may get; empty: 1 / work
   std::vector<TimeNs> budget = {};          // [variants]: of a visit, its queue included; empty: none is ever behind

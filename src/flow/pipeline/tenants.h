@@ -1,11 +1,11 @@
-// Shares of the tenants of one pipeline: whose rows give way while there are too few workers for all.
+// Shares of the tenants of one pipeline: decides whose rows give way while there are too few workers for all.
 //
-// There are too few while more than kFew of the visits wait for longer than an eighth of what their row can, or are
-// given up for want of time. Then a tenant that takes more of the worker-seconds than its part of the shares of those
-// who ask pays a multiple of the price: the router finds dear ways too dear for its rows, which take cheaper ones. Its
-// rows wait less, too: what cannot be done in a part of its time is given up, so the others find room. What a tenant
-// leaves of its share is everybody's. Both end, faster than they began, when there is enough again, or when it takes
-// no more than its share. Pure, no clock.
+// There are too few while more than kFew of the visits wait for longer than an eighth of the time their row can wait,
+// or are given up for want of time. Then a tenant that takes more worker-seconds than its share among the active
+// tenants pays a multiple of the price: expensive ways become too expensive for its rows, which take cheaper ones. Its
+// rows also wait less: a row that cannot finish in a part of its time is given up, which makes room for others. Unused
+// shares go to all. Both measures end, faster than they began, when there are enough workers again or when the tenant
+// takes no more than its share. Pure, no clock.
 #pragma once
 
 #include <cstdint>
@@ -27,18 +27,18 @@ class Tenants {
   void took(std::size_t tenant, double seconds, TimeNs waited, TimeNs slack);
   // A visit has been given up for want of time or room.
   void given_up(std::size_t tenant);
-  // Does nothing before kLook has gone since the last time.
+  // Does nothing until kLook has passed since the last time.
   void look(TimeNs now);
 
-  // Its multiple of the price, 1 to kMostPrice.
+  // Returns its multiple of the price, 1 to kMostPrice.
   [[nodiscard]] double price(std::size_t tenant) const { return all_[tenant].price; }
-  // The part of its time that a row may wait, 1 to 1/4.
+  // Returns the part of its time that a row may wait, 1 to 1/4.
   [[nodiscard]] double patience(std::size_t tenant) const;
 
  private:
   static constexpr double kFew = 0.05;
   static constexpr int kIdle = 20;        // looks without a visit: who has so many does not ask
-  static constexpr double kForget = 2e9;  // ns in which what was taken counts 1 / e
+  static constexpr double kForget = 2e9;  // ns in which the time taken decays to 1 / e
 
   struct Tenant {
     double share;

@@ -12,12 +12,12 @@ void need(bool good, const std::string& message) {
   if (!good) throw std::invalid_argument(message);
 }
 
-// The first edge to a stage.
+// Returns the first edge to a stage.
 const EdgeSpec& edge_to(const Spec& spec, std::int32_t stage) {
   return *std::find_if(spec.edges.begin(), spec.edges.end(), [stage](const EdgeSpec& e) { return e.to == stage; });
 }
 
-// Whether each row of a stage comes of one row of another one. What has been joined comes of the fork's.
+// Returns whether each row of a stage comes of one row of another one. A joined row comes of the fork's.
 bool comes_of(const Spec& spec, std::int32_t stage, std::int32_t before) {
   while (stage > before) {
     const EdgeSpec& edge = edge_to(spec, stage);
@@ -192,7 +192,7 @@ BestWay best_way(const Tree& tree) {
   std::vector<Node> node(at(tree.stages()));
   std::vector<double> rows(at(tree.stages()), 1);
   std::vector<double> scale(at(tree.stages()), 1);  // of what a row comes of, over what the tree says
-  std::vector<double> least(at(tree.stages()), 1);  // of the branches beside, where rows join
+  std::vector<double> least(at(tree.stages()), 1);  // of the other branches, where rows join
   for (std::int32_t s = 0; s < tree.stages(); ++s) {
     const auto& stage = tree.stage(s);
     const Block block = stage.parent < 0 ? stage.first : tree.block(node[at(stage.parent)], s);

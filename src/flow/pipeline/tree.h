@@ -32,7 +32,7 @@ class Tree {
     std::int32_t parent = -1;
     std::int32_t edge = -1;  // that leads here
     std::int32_t depth = 1;  // stages up to here
-    std::int32_t rows = 1;   // of which one of it comes, itself included: what was joined comes of the fork's
+    std::int32_t rows = 1;   // of which one of it comes, itself included: a joined row comes of the fork's
     TimeNs least = 0;        // from its entry to an exit, alone and by the quickest variants
     std::vector<Out> out;
     std::vector<Out> beside;     // to heads that another edge leads to in the tree (EdgeSpec::join)
@@ -50,7 +50,7 @@ class Tree {
   [[nodiscard]] const Stage& stage(std::int32_t s) const { return stages_[static_cast<std::size_t>(s)]; }
   [[nodiscard]] std::int32_t variants() const { return static_cast<std::int32_t>(variants_.size()); }
   [[nodiscard]] const VariantSpec& variant(std::int32_t v) const { return variants_[static_cast<std::size_t>(v)]; }
-  // Where a visit comes to a stage whose parent's visit took `node`.
+  // Returns the block of a visit to a stage whose parent's visit took `node`.
   [[nodiscard]] Block block(Node node, std::int32_t to) const {
     const Stage& s = stage(to);
     return s.first + (node - stage(s.parent).first) * static_cast<Node>(s.variants);
@@ -77,11 +77,11 @@ class Tree {
   std::vector<double> best_;
 };
 
-// The most accurate way: of each stage the variant from which most can be had, behind those before it.
+// The most accurate way: for each stage the variant of highest reachable accuracy, given those before it.
 struct BestWay {
   std::vector<std::int32_t> variants;  // [stages], in their stage
   std::uint64_t may_take = 0;          // as RootArrival has them; of stages with a line: all
-  double accuracy = 1;                 // of its least accurate leaf; what is joined counts as its least accurate part
+  double accuracy = 1;                 // of its least accurate leaf; a joined row counts as its least accurate part
   double rows = 0;                     // that a root is expected to become, itself included
 };
 BestWay best_way(const Tree& tree);

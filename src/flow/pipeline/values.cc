@@ -26,8 +26,8 @@ void Values::envelop(std::vector<Line>& lines) {
   lines.resize(kept);
 }
 
-// Adds to `sum_` what comes of an edge: `factor` children on average, each worth its part of the weight; where there is
-// none the row ends with the accuracy that it has.
+// Adds the value of an edge to `sum_`: `factor` children on average, each worth its part of the weight; without
+// children the row ends with its present accuracy.
 void Values::add_block(std::int32_t to, Node node, double weight, double factor, double own) {
   const double part = std::min(factor, 1.0);  // of the weight, that children have
   block_.clear();

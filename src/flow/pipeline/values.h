@@ -1,12 +1,10 @@
-// What a variant is worth to a visit: utility x accuracy that can be had behind it, less what the worker-seconds cost
-// that it and the rest of its way take: their price, and the energy of each variant. The dual of the planner's program
-// (SPEC of prefix flows): where every visit takes what is worth most at the right prices, the flow is the best one
-// there is.
+// The value of a variant to a visit: utility x the accuracy reachable behind it, less the cost of the worker-seconds
+// that it and the rest of its way take: their price and the energy of each variant. The dual of the planner's program
+// (SPEC of prefix flows): if every visit takes the variant of most value at the right prices, the flow is optimal.
 //
 // A visit is worth `k`, its part of the root's utility. Of one way through the rest of the tree that is a line in k:
 // k x accuracy - price x work. So of a node it is the upper envelope of its ways' lines, which is convex, and that of a
-// block the envelope of its nodes. They are made anew with each change of prices; a question is a walk along a few
-// lines.
+// block the envelope of its nodes. They are recomputed with each change of prices; a query walks along a few lines.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a client gets of the answers that a row has had so far, and why it got no further one. Pure.
+// Combines the answers that a row has had so far into the client's, with the reason why the row ended. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Whether answers are as good as they should be. A small share of the rows is asked again the most accurate way; after
-// each one a bet against "P(differ) <= epsilon" is settled, whose capital exceeds 1 / alpha with probability alpha at
-// most, ever (Ville; Waudby-Smith and Ramdas, 2024). A cascade has one epsilon, of its operating point; of a pipeline
+// Tests whether answers are as good as they should be. A small share of the rows is repeated the most accurate way.
+// Each one settles a bet against "P(differ) <= epsilon", whose capital ever exceeds 1 / alpha with probability at most
+// alpha (Ville; Waudby-Smith and Ramdas, 2024). A cascade has one epsilon, of its operating point; of a pipeline
 // each row has its own, by the accuracies that were expected of both answers. Pure. arlo/cascade/drift.py is its twin.
 #pragma once
 
@@ -17,9 +17,9 @@ class DisagreementTest {
   explicit DisagreementTest(double epsilon = 0, double alpha = kAlpha);
 
   void add(bool disagreed) { add(disagreed, epsilon_); }
-  // Of a row that differs with probability `epsilon` at most; one of 0, 1 or more says nothing.
+  // Adds a row that differs with probability at most `epsilon`; an epsilon of 0, 1 or more is ignored.
   void add(bool disagreed, double epsilon);
-  // P(differ) <= epsilon is refuted. It stays.
+  // True once P(differ) <= epsilon is refuted; stays true.
   [[nodiscard]] bool alarm() const { return alarm_; }
   [[nodiscard]] std::uint64_t rows() const { return rows_; }
   [[nodiscard]] std::uint64_t disagreed() const { return disagreed_; }

@@ -1,5 +1,5 @@
-// Which rows go on along an edge of a flow, or end by an exit, when a stage has answered them: by label, by how sure
-// the answer is, by chance, or by whether going on pays. Pure; the chance is a hash of the row.
+// Decides which rows go on along an edge of a flow, or end by an exit, when a stage has answered them: by label, by
+// confidence, by chance, or by whether going on pays. Pure; the chance is a hash of the row.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct RowFacts {
   std::uint64_t seed = 0;  // with its number: for the soft rule
   std::uint64_t row = 0;
   std::int32_t length = 0;  // tokens, before anything was pruned
-  // Of a cascade, what the client wants: no later stage, and its confidence in place of the rules; below 0: none.
+  // The client's limits for a cascade: its last stage, and its confidence in place of the rules; below 0: none.
   std::int32_t last = std::numeric_limits<std::int32_t>::max();
   double least = -1;
 };
@@ -31,7 +31,7 @@ struct Guard {
   std::int32_t edge = -1;  // of pipeline::Spec::edges; -1: an exit
   Rule rule = Rule::kHard;
   double at_least = 0;
-  ByLength below;  // the last: of longer rows, too; empty: no limit
+  ByLength below;  // the last also applies to longer rows; empty: no limit
   double c = 0;
   double k = 0;
   std::vector<std::vector<std::pair<double, double>>> gain = {};  // by variant of the stage: of going on, by the score
@@ -46,11 +46,11 @@ void validate(const Guard& guard, const std::string& name);
 // u in [0, 1) of a row at a stage (docs/flows.md): the same for the same seed on every machine.
 double hash01(std::uint64_t seed, std::uint64_t row, std::int32_t stage);
 
-// The probability that a row with this score takes it, as far as no load is looked at.
+// Returns the probability that a row with this score takes it, ignoring the load.
 double chance(const Guard& guard, double score, std::int32_t length);
-// Whether it does, at that stage.
+// Returns whether this row takes it at that stage.
 bool takes(const Guard& guard, double score, const RowFacts& row, std::int32_t stage);
-// The same by the label, too; -1: nothing was said that can be judged.
+// Returns whether the score and the label pass; label -1: the answer cannot be judged.
 bool holds(const Guard& guard, std::int32_t label, double score, const RowFacts& row, std::int32_t stage);
 
 }  // namespace arlo::flow

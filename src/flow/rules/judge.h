@@ -1,4 +1,4 @@
-// How sure a stage is of its answer. Pure; in double, with the largest logit taken off first.
+// The confidence of a stage in its answer. Pure; in double, with the largest logit subtracted first.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace arlo::flow {
 // Numbers of rows up to so many tokens, ascending.
 using ByLength = std::vector<std::pair<std::int32_t, double>>;
 
-// How logits become probabilities that are right as often as they say (Tabi Eq. 2, HybridServe Eq. 1).
+// The map from logits to calibrated probabilities, that are right as often as they say (Tabi Eq. 2, HybridServe Eq. 1).
 struct Calibrator {
   enum class Kind : std::uint8_t {
     kTemperature,  // softmax(z / t)
@@ -36,7 +36,7 @@ enum class Score : std::uint8_t {
   kOutput,   // the stage's own output `confidence`
 };
 
-// Of an answer with probabilities for each token, what stands for the row.
+// How probabilities by token combine into one confidence for the row.
 enum class Over : std::uint8_t { kMin, kMean, kQ10 };
 
 struct Judge {
@@ -50,7 +50,7 @@ struct Judge {
 // Throws std::invalid_argument, naming the field, which begins with `name`. `labels`: of an answer; 0: it varies.
 void validate(const Judge& judge, std::size_t labels, const std::string& name);
 
-// What a stage said of one row.
+// A stage's answer for one row.
 struct Signals {
   std::span<const float> logits = {};      // [tokens, labels]; of a whole row [1, labels]
   std::size_t labels = 0;                  // > 0
@@ -58,11 +58,11 @@ struct Signals {
   float confidence = 0;                    // the stage's own, where it is asked for
 };
 
-// No logit is a NaN or infinite.
+// Returns true if no logit is NaN or infinite.
 bool finite(const Signals& signals);
 
-// Probabilities that calibrated logits stand for, in the order of the client's labels, into `out` ([labels]). False:
-// some logit is not finite, or there are not as many as labels, and `out` says nothing. `length`: tokens of the row.
+// Writes the calibrated probabilities, in the order of the client's labels, to `out` ([labels]). False: some logit is
+// not finite, or their number is not that of the labels, and `out` is invalid. `length`: tokens of the row.
 bool calibrate(const Judge& judge, std::span<const float> logits, std::int32_t length, std::span<double> out);
 
 // softmax(z) in the order of the client's labels; as of calibrate().
@@ -71,7 +71,7 @@ bool raw_probabilities(const Judge& judge, std::span<const float> logits, std::s
 // In [0, 1], of probabilities. Not of Score::kOutput.
 double score_of(Score score, std::span<const double> q);
 
-// Linear between points, of which there is one at least, ascending by their first number; flat outside.
+// Interpolates linearly between points (at least one, ascending by their first number); flat outside.
 double along(const std::vector<std::pair<double, double>>& curve, double x);
 
 // In [0, 1]; 0 where a logit is not finite. `scratch` is for reuse.

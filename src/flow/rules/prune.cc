@@ -211,7 +211,7 @@ class Cut {
   double mean_ = 0;
   bool possible_ = false;
   std::vector<Left> left_;                  // a heap
-  std::vector<std::uint32_t> passed_over_;  // weightier than what is in it
+  std::vector<std::uint32_t> passed_over_;  // weightier than the words in it
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which tokens of a row go on to the next stage (Tabi sections 2.3 and 4.2; to a level: ours). Pure.
+// Chooses the tokens of a row that go on to the next stage (Tabi sections 2.3 and 4.2; to a level: ours). Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace arlo::flow {
 
-// Words that do not matter are left out on the way to the next stage (Tabi Eq. 5, section 4.2).
+// Leaves unimportant words out on the way to the next stage (Tabi Eq. 5, section 4.2).
 struct PruneSpec {
   double alpha = 0;       // a token is kept if its importance is above alpha times the mean; 0: nothing is pruned
-  bool over_all = false;  // the mean is over special tokens, too
+  bool over_all = false;  // the mean includes special tokens
   bool to_level = true;   // only as far as a shorter runtime is reached, and no further
   std::int32_t min_words = 4;
   // Of a row that has no time for its runtime: words up to this alpha may go for a shorter one, and with them at most
@@ -22,7 +22,7 @@ struct PruneSpec {
 // Throws std::invalid_argument, naming the field.
 void validate(const PruneSpec& prune);
 
-// What a vocabulary says of words.
+// The words of a vocabulary.
 struct Vocabulary {
   std::vector<std::uint8_t> word_start;  // a bit for each id: it begins a word; ids beyond: they do
   std::vector<std::int64_t> special;     // ascending: ids that are no words
@@ -35,17 +35,17 @@ struct Rewording {
   std::span<const std::int64_t> ids;
 };
 
-// Places of the tokens that are kept, ascending, into `kept`; empty: all of them go. `ids`, `importance`: [tokens].
-// `levels`: maximum lengths of what may run the row next, ascending; empty: time goes by tokens. Words are kept or left
-// whole, a special token and a word of `keep` are always kept, and so is the weightiest word of each segment (what lies
-// between special tokens). `to`: what the places are of, where the next stage has another vocabulary; all tokens go
-// where the words of both are not the same. `under`: for a row that is too long for the time that is left, as far as
+// Writes the places of the kept tokens, ascending, to `kept`; empty: all tokens go on. `ids`, `importance`: [tokens].
+// `levels`: maximum lengths of the runtimes that may run the row next, ascending; empty: time goes by tokens. Words are
+// kept or left out whole; special tokens, words of `keep` and the weightiest word of each segment (the text between
+// special tokens) are always kept. `to`: the tokens that places refer to, if the next stage has another vocabulary; all
+// tokens go on if the words of both differ. `under`: for a row that is too long for the time left, as far as
 // `alpha_max` and `most_removed` allow: the longest level below `under` is reached, or `kept` is empty.
 void prune(const PruneSpec& spec, const Vocabulary& vocabulary, std::span<const std::int64_t> ids,
            std::span<const float> importance, std::span<const std::int32_t> levels, std::vector<std::uint32_t>& kept,
            const Rewording* to = nullptr, std::int32_t under = 0);
 
-// The words of the tokens at `places` of `ids`, and special tokens, as places in `to`. False: the words are others
+// Translates the tokens at `places` of `ids`, by words and special tokens, to places in `to`. False: the words differ
 // there.
 bool reword(const Vocabulary& vocabulary, std::span<const std::int64_t> ids, std::span<const std::uint32_t> places,
             const Rewording& to, std::vector<std::uint32_t>& kept);

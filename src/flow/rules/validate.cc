@@ -1,4 +1,4 @@
-// What rules may be.
+// Checks rules and their ranges.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -15,7 +15,7 @@ constexpr double kMostThreshold = 1.001;  // above 1: nothing is ever good enoug
 
 [[noreturn]] void bad(const std::string& what) { throw std::invalid_argument(what); }
 
-// False of a NaN, too.
+// Also false for a NaN.
 bool within(double value, double low, double high) { return value >= low && value <= high; }
 
 template <typename Pairs>

@@ -1,8 +1,8 @@
-// A Triton backend that takes as long as a latency profile says instead of computing: a worker with it stands in for a
-// GPU, with a real server and a real network in front.
+// A Triton backend that waits as long as its latency profile says instead of computing: a worker with it emulates a GPU
+// behind a real server and a real network.
 //
 // Its answers can be checked. A token-level output is the token's id as a float, repeated over the last dimension; a
-// pooled output is the sum of the ids whose mask is 1. With records a row's answer is what a real model once said. Only
+// pooled output is the sum of the ids whose mask is 1. With records a row's answer is a real model's recorded one. Only
 // the requested outputs are made. A batch that Triton's dynamic batcher put together costs one timed wait.
 //
 // Ownership: Triton owns models and instances; their state is created in *Initialize and freed in *Finalize.

@@ -19,7 +19,7 @@ struct OutputSpec {
   int64_t dim = 0;
 };
 
-// What config.pbtxt asks of an emulated runtime. Parameters (all values are string_value):
+// The configuration of an emulated runtime in config.pbtxt. Parameters (all values are string_value):
 //   latency_us     the latency profile, see ParseLatency; required
 //   dynamic        "true": the time depends on the longest row width of the batch; else on the longest length alone
 //   jitter         a fraction J: each time is multiplied by a factor drawn evenly from [1 - J, 1 + J]; default 0
@@ -28,7 +28,7 @@ struct OutputSpec {
 //   load_delay_ms  how long loading takes, for tests of slow loads; default 0
 //   unload_delay_ms how long unloading takes, for tests of one that does not end; default 0
 //   fail_load      a message: loading fails with it
-//   records        a file of what a real model said, see Records; with it the outputs are logits and importance
+//   records        a file of a real model's answers, see Records; with it the outputs are logits and importance
 //   memory_mb      device memory that the runtime takes while it is loaded, see EmulatedDevice; default 0
 struct EmulatedConfig {
   LatencyTable latency;
@@ -44,7 +44,7 @@ struct EmulatedConfig {
   Records records;
   std::vector<OutputSpec> outputs;
 
-  // From the model configuration as Triton gives it (JSON). Throws std::invalid_argument, saying what is wrong.
+  // Parses the model configuration as Triton gives it (JSON). Throws std::invalid_argument with the reason.
   static EmulatedConfig FromJson(std::string_view json);
 };
 

@@ -42,7 +42,7 @@ double EmulatedDevice::Slowdown(int64_t now_ns) {
   next_look_ns_ = now_ns + kLookEveryNs;
   double factor = 1;
   std::ifstream file(slow_file_);
-  // A file that is just being written keeps what was.
+  // While the file is being written the previous value stays.
   if (file && !(file >> factor)) return slowdown_;
   slowdown_ = factor;
   return slowdown_;

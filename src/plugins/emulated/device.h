@@ -7,8 +7,8 @@
 
 namespace arlo::triton {
 
-// What all emulated runtimes of one server share, as they would share a GPU: its time, its memory, and how fast it is.
-// For tests of loads that do not fit, and of workers that become slow. Set by the environment of the server:
+// The device that all emulated runtimes of one server share, as they would a GPU: its time, its memory and its speed.
+// For tests of loads that do not fit and of workers that become slow. Set by the environment of the server:
 //   ARLO_EMULATED_MEMORY_MB  memory of the device; a runtime that no longer fits is not loaded. Unset: no limit
 //   ARLO_EMULATED_SLOW_DIR   a folder: while it has a file `slow.PID` with this server's process id, every latency is
 //                            multiplied by the number in it; below 0 every execution fails at once, as after an error
@@ -21,14 +21,14 @@ class EmulatedDevice {
   // memory_mb < 0: no limit. An empty slow_file: always as fast as the latency profile says.
   EmulatedDevice(int64_t memory_mb, std::string slow_file);
 
-  // As the environment says.
+  // Reads the environment.
   static EmulatedDevice FromEnvironment();
 
   // Takes memory for a runtime. Returns an empty string, or why not.
   std::string Take(int64_t memory_mb);
   void GiveBack(int64_t memory_mb);
 
-  // Held by whoever computes: one batch of one runtime at a time.
+  // Held while computing: one batch of one runtime at a time.
   std::mutex& Computing() { return computing_; }
 
   // The factor of every latency; below 0: executions fail. The file is read at most every 100 ms.

@@ -7,8 +7,8 @@
 
 namespace arlo::triton {
 
-// The table in its text form: points `length:batch:us` joined by commas, for example "64:1:1150,512:1:4860". It is read
-// as everybody reads one, see LatencyTable. Throws std::invalid_argument, saying what is wrong, for other text.
+// Parses the text form of a table: points `length:batch:us` joined by commas, for example "64:1:1150,512:1:4860". For
+// the interpolation see LatencyTable. Throws std::invalid_argument with the reason for other text.
 LatencyTable ParseLatency(std::string_view text);
 
 }  // namespace arlo::triton

@@ -7,21 +7,21 @@
 
 namespace arlo::triton {
 
-// What a real model said of many texts, for an emulated engine to say again: the second token's id of a row is the
-// number of its record. The file (arlo/workers/emulated/replayed.py writes it), little-endian:
+// A real model's answers for many texts, which an emulated engine repeats: the second token's id of a row is the number
+// of its record. The file (arlo/workers/emulated/replayed.py writes it), little-endian:
 //
 //   char[8] "ARLOREC1"; int32 records, labels, tokens; float logits[records, labels], importance[records, tokens]
 class Records {
  public:
   Records() = default;
-  // Throws std::invalid_argument, saying what is wrong with the file.
+  // Throws std::invalid_argument with the fault of the file.
   explicit Records(const std::string& path);
 
   [[nodiscard]] int64_t count() const { return count_; }  // 0: there are none
   [[nodiscard]] int64_t labels() const { return labels_; }
   // `record`: below count().
   [[nodiscard]] const float* logits(int64_t record) const { return logits_.data() + record * labels_; }
-  // Of a token; 0 beyond what was recorded.
+  // Returns the importance of a token; 0 beyond the recorded ones.
   [[nodiscard]] float importance(int64_t record, int64_t token) const {
     return token < tokens_ ? importance_[static_cast<size_t>(record * tokens_ + token)] : 0;
   }

@@ -3,16 +3,16 @@
 //   arlo-guard [--grace-s=S] [--orphan-grace-s=S] [--linger-s=S --socket=PATH] [--shm-prefix=P] [--report-fd=N]
 //              -- PROGRAM ARGUMENT...
 //
-// Standard input is a lifeline: a pipe whose other end only the parent holds. When the parent is gone, for whatever
-// reason and from whatever thread, the pipe reads end-of-file and the guard stops the program. (A parent-death signal
+// Standard input is a lifeline: a pipe whose other end only the parent holds. When the parent is gone, for any reason
+// and from any thread, the pipe reads end-of-file and the guard stops the program. (A parent-death signal
 // alone follows the *thread* that started the child, and does not reach the program's own children.)
 //
-//   SIGTERM                  SIGTERM to the program; SIGKILL to whatever is left after grace-s seconds (default 5)
+//   SIGTERM                  SIGTERM to the program; SIGKILL to all that is left after grace-s seconds (default 5)
 //   end-of-file              the same after orphan-grace-s seconds (default 2); with linger-s (default 0), only when
 //                            no other process has taken the program over within that time
 //   SIGQUIT                  SIGKILL at once
-//   the program exits        whatever it left behind (such as Python-backend stubs) is killed; so are shared-memory
-//                            files /dev/shm/P* (what a killed server leaves); the guard exits with the program's code,
+//   the program exits        all processes it left behind (such as Python-backend stubs) are killed and shared-memory
+//                            files /dev/shm/P* (left by a killed server) removed; the guard exits with its code,
 //                            or 128 + the signal that ended it
 //   the guard is killed      the program gets SIGKILL from the kernel
 //
@@ -111,7 +111,7 @@ bool Parse(int argc, char** argv, Options* options) {
   return false;
 }
 
-// Best effort: whoever should read it may be gone.
+// Best effort: the reader may be gone.
 void Say(int fd, const std::string& line) {
   const std::string text = line + "\n";
   if (fd >= 0) static_cast<void>(send(fd, text.data(), text.size(), MSG_NOSIGNAL));
@@ -194,7 +194,7 @@ void RemoveSharedMemory(const std::string& prefix) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int each : {SIGHUP, SIGINT, SIGPIPE}) signal(each, SIG_DFL);  // what is ignored stays so over exec
+  for (const int each : {SIGHUP, SIGINT, SIGPIPE}) signal(each, SIG_DFL);  // ignored signals stay ignored over exec
   const int null = open("/dev/null", O_RDONLY);
   if (null >= 0) dup2(null, STDIN_FILENO);
   execvp(program[0], program);
@@ -225,7 +225,7 @@ pid_t Start(const Options& options) {
   return pid;
 }
 
-// Reaps what has ended; true with `status` filled when the program itself is among them.
+// Reaps ended children; returns true with `status` filled when the program itself is among them.
 bool Reap(pid_t program, int* status) {
   bool ended = false;
   int each = 0;

@@ -2,10 +2,10 @@
 //
 // Triton takes the key on its command line alone, and every user of the machine can read that. So the command line
 // has a placeholder where the key belongs, and the key comes by the environment, which only the same user and root can
-// read. Before main() the argument is replaced by a copy that has the key; what the kernel shows of the command line is
-// the memory that the program was started with, and stays as it was. The variable is removed, so that what the server
-// starts does not inherit it. Only a program called tritonserver is touched: a shell or a guard that starts it would
-// otherwise hand the key on as an argument. Needs nothing but the C library.
+// read. Before main() the argument is replaced by a copy that has the key; the command line that the kernel shows is
+// the memory that the program was started with, and stays unchanged. The variable is removed, so that the server's
+// children do not inherit it. Only a program called tritonserver is touched: a shell or a guard that starts it would
+// otherwise pass the key on as an argument. Needs nothing but the C library.
 
 #include <cstdlib>
 #include <cstring>

@@ -22,7 +22,7 @@
 namespace arlo::triton {
 namespace {
 
-// What all models of the server share.
+// The state that all models of the server share.
 struct Shared {
   explicit Shared(TRITONBACKEND_MemoryManager* manager) : memory(manager, CudaCopy()) {
     LogAndDelete(NewAllocator(&allocator));
@@ -36,7 +36,7 @@ struct Shared {
   TRITONSERVER_ResponseAllocator* allocator = nullptr;
 };
 
-// The manifest lies in the model's folder, or beside it in the repository.
+// The manifest lies in the model's folder, or next to it in the repository.
 TRITONSERVER_Error* ReadManifest(TRITONBACKEND_Model* model, std::string* text) {
   TRITONBACKEND_ArtifactType type = TRITONBACKEND_ARTIFACT_FILESYSTEM;
   const char* folder = nullptr;

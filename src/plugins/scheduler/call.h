@@ -5,9 +5,9 @@
 //                                     +---retry---+   the engine was unloaded, or failed the row's batch
 //
 // A Call ends in one of two ways: every row has its answer, or the call has a fault, which ends all of its rows at
-// once; what an engine still says of them is dropped.
+// once; later answers of engines for them are dropped.
 //
-// Threads: everything here is under the host's lock, but for what is said to be otherwise.
+// Threads: everything here is under the host's lock unless noted otherwise.
 #ifndef ARLO_PLUGINS_SCHEDULER_CALL_H_
 #define ARLO_PLUGINS_SCHEDULER_CALL_H_
 
@@ -31,7 +31,7 @@ class Host;
 struct Batch;
 struct Call;
 
-// What an engine has said of a batch: one tensor for each output that was asked for.
+// An engine's answer for a batch: one tensor for each requested output.
 struct Answer {
   struct Output {
     int spec = -1;                   // in ModelSpec::outputs
@@ -41,7 +41,7 @@ struct Answer {
     std::vector<std::size_t> ends;   // of BYTES, whose rows are of any size: where each row ends; else empty
     const char* data = nullptr;      // in one of `buffers`
 
-    // What a row of a batch has; `tokens` of it, where the output is about tokens, else 1.
+    // Returns a row's part of a batch; `tokens`: those of the row where the output is about tokens, else 1.
     [[nodiscard]] std::string_view Of(std::size_t row, std::size_t tokens) const {
       if (ends.empty()) return {data + row * row_bytes, token_bytes * tokens};
       const std::size_t begin = row == 0 ? 0 : ends[row - 1];
@@ -62,12 +62,12 @@ struct Answer {
 // How an execution ended.
 enum class Reply : std::uint8_t {
   kGood,
-  kBadInput,  // the engine takes one of the rows for bad
-  kError,     // in an error of its own
+  kBadInput,  // the engine rejects one of the rows
+  kError,     // the engine itself failed
   kBusy,      // it was refused: the engine's own queue is full
   kGone,      // it was refused: the engine is not loaded
   kStopping,  // it was refused: the server stops
-  kDropped,   // it was not sent, as nobody waited any more
+  kDropped,   // it was not sent: no client waited any more
 };
 
 struct Row {
@@ -127,7 +127,7 @@ struct Batch {
   std::vector<Call*> calls;                      // of the rows; held
   std::vector<std::uint32_t> indices;            // of the rows in their calls
   TimeNs started_ns = 0;
-  bool cancelled = false;  // the engine was told that nobody waits
+  bool cancelled = false;  // the engine was asked to cancel it
   Batch* newer = nullptr;  // neighbours among those that run
   Batch* older = nullptr;
 

@@ -11,7 +11,7 @@ namespace arlo::triton {
 // Triton's datatype of a name of the KServe protocol; TRITONSERVER_TYPE_INVALID: none.
 TRITONSERVER_DataType DatatypeOf(const std::string& name);
 
-// Fills in all but the rows. The error goes to the client.
+// Fills in all but the rows. Returns the error for the client.
 TRITONSERVER_Error* ReadCall(const LogicalConfig& config, const Memory& memory, TimeNs now, Call* call);
 
 // Sends the answer, or the fault, and reports it to Triton's statistics. No lock is held.

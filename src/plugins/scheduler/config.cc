@@ -18,7 +18,7 @@ constexpr TimeNs kUs = 1'000;
 
 std::invalid_argument Bad(const std::string& what) { return std::invalid_argument(what); }
 
-// The parameters of config.pbtxt; what was not asked for by name is an error.
+// The parameters of config.pbtxt; a parameter that is never read is an error.
 class Parameters {
  public:
   explicit Parameters(const json& root) : all_(root.value("parameters", json::object())) {}

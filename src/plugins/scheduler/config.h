@@ -1,4 +1,4 @@
-// What the logical model is: config.pbtxt, and the manifest (arlo.json) of the engines that answer for it.
+// The configuration of the logical model: config.pbtxt, and the manifest (arlo.json) of the engines that answer for it.
 #ifndef ARLO_PLUGINS_SCHEDULER_CONFIG_H_
 #define ARLO_PLUGINS_SCHEDULER_CONFIG_H_
 
@@ -40,7 +40,7 @@ struct LogicalConfig {
   bool measured = true;              // false: some engine's latency is a guess
 
   // `config`: the model configuration as Triton gives it; `manifest`: the text of arlo.json. Throws
-  // std::invalid_argument, saying what is wrong.
+  // std::invalid_argument with the reason.
   static LogicalConfig FromJson(std::string_view config, std::string_view manifest);
 
   // The shortest engine that takes this length; engines.size(): none.

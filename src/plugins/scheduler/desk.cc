@@ -138,7 +138,7 @@ void Desk::End(Row& row, TimeNs now, Effects& effects) {
 
 // ---- the scheduler's decisions ----
 
-// What is done here may add actions, so the list grows while it is walked.
+// Carrying out an action may add others, so the list grows while it is walked.
 void Desk::Settle(TimeNs now, Effects& effects) {
   for (std::size_t i = 0; i < effects.actions.size();) {
     const dispatch::Action action = effects.actions[i];
@@ -156,7 +156,7 @@ void Desk::Settle(TimeNs now, Effects& effects) {
 
 std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
   const dispatch::Action first = effects.actions[at];
-  // Known before any of them is looked at: what that adds may be of a later batch with the same number.
+  // Collected before any of them is handled: handling may add rows of a later batch with the same number.
   std::size_t end = at + 1;
   const auto same_batch = [&](const dispatch::Action& action) {
     return action.kind == dispatch::ActionKind::kStart && action.batch == first.batch &&
@@ -286,7 +286,7 @@ void Desk::Answered(Batch& batch, Reply reply, const std::string& why, TimeNs no
   if (reply == Reply::kStopping) Stop(now, effects);
 }
 
-// What an engine's answer means for one of its rows: it ends, or runs again.
+// Applies an engine's answer to one of its rows: it ends, or runs again.
 void Desk::Conclude(Row& row, Batch& batch, Reply reply, const std::string& why, TimeNs now, Effects& effects) {
   row.batch = nullptr;
   if (reply == Reply::kGood) {
@@ -376,7 +376,7 @@ void Desk::Loaded(const std::vector<bool>& loaded, TimeNs now, Effects& effects)
     effects.notes.push_back(
         {!loaded[i], config_.engines[i].info.name + (loaded[i] ? " is in service" : " is not loaded any more")});
     engine.loaded = loaded[i];
-    engine.aside_until = 0;  // what comes is another one
+    engine.aside_until = 0;  // the next one is another engine
     engine.backoff = 0;
   }
   Regroup(now, effects);
@@ -399,7 +399,7 @@ void Desk::Stop(TimeNs now, Effects& effects) {
 
 void Desk::Tick(const std::function<bool(const Call&)>& gone, TimeNs now, Effects& effects) {
   Regroup(now, effects);
-  // Not only when a deadline has come: `late` looks again at what waits, which it does at events only.
+  // Not only when a deadline has come: `late` looks again at waiting rows, which it does at events only.
   if (scheduler_.queued() > 0) scheduler_.expire(now, effects.actions);
   Settle(now, effects);
   // Rows at engines have no deadline in the scheduler.

@@ -9,8 +9,7 @@
 // aside for longer and longer; when that one fails too, it was the row, which is answered with the error. Where no
 // other engine fits, the row runs max_attempts times.
 //
-// No clock, no thread, no Triton: what happened comes in with `now`, what is to be done goes out as Effects. The host's
-// lock covers it.
+// No clock, no thread, no Triton: events come in with `now`, decisions go out as Effects. The host's lock covers it.
 #ifndef ARLO_PLUGINS_SCHEDULER_DESK_H_
 #define ARLO_PLUGINS_SCHEDULER_DESK_H_
 
@@ -27,11 +26,11 @@
 
 namespace arlo::triton {
 
-// What is to be done once the lock is released.
+// Work to be done once the lock is released.
 struct Effects {
   dispatch::Actions actions;  // of the scheduler, not yet turned into the effects below
   std::vector<Batch*> starts;
-  std::vector<Batch*> cancels;  // nobody waits for them any more; done under the lock
+  std::vector<Batch*> cancels;  // no client waits for them any more; done under the lock
   std::vector<Call*> answers;
   struct Note {
     bool warning;
@@ -40,7 +39,7 @@ struct Effects {
   std::vector<Note> notes;  // for the log
 };
 
-// What has happened to rows, by engine; all only grow.
+// Counts of rows by engine; all only grow.
 struct EngineCounts {
   std::uint64_t rows = 0;
   std::uint64_t batches = 0;
@@ -51,7 +50,7 @@ struct EngineCounts {
   std::uint64_t wait_us = 0;          // of the rows, from their arrival to their start
 };
 
-// The same one by one, for histograms; since they were last taken, by engine.
+// Single values for histograms, by engine, since they were last taken.
 struct EngineSamples {
   std::vector<double> batch_rows;  // of each batch
   std::vector<double> wait_s;      // of each row
@@ -69,9 +68,9 @@ class Desk {
   void Loaded(const std::vector<bool>& loaded, TimeNs now, Effects& effects);
   // Ends all calls: the server stops, and its engines take nothing more.
   void Stop(TimeNs now, Effects& effects);
-  // What time alone changes: deadlines, clients that gave up, engines that were put aside.
+  // Handles changes by time alone: deadlines, clients that gave up, engines that were put aside.
   void Tick(const std::function<bool(const Call&)>& given_up, TimeNs now, Effects& effects);
-  // Set by the host: asked before a row starts, so that nothing starts that nobody waits for.
+  // Set by the host: asked before a row starts, so that no row starts whose client has gone.
   std::function<bool(const Call&)> given_up = [](const Call&) { return false; };
 
   [[nodiscard]] const std::vector<EngineCounts>& counts() const { return counts_; }

@@ -117,7 +117,7 @@ Reply ReadResponse(const LogicalConfig& config, TRITONSERVER_InferenceResponse* 
   if (TRITONSERVER_Error* error = TRITONSERVER_InferenceResponseError(response)) {
     batch.why = TRITONSERVER_ErrorMessage(error);
     const Reply reply = ReplyOf(error, false);
-    TRITONSERVER_ErrorDelete(error);  // Triton makes a new one each time, whatever its documentation says
+    TRITONSERVER_ErrorDelete(error);  // Triton makes a new one each time, contrary to its documentation
     return reply;
   }
   if (batch.reply == Reply::kGood) return Unusable(batch, "it sent more than one");

@@ -14,15 +14,15 @@ namespace arlo::triton {
 // Puts what the engine answers into memory of the batch, which its responses are given as `userp`.
 TRITONSERVER_Error* NewAllocator(TRITONSERVER_ResponseAllocator** allocator);
 
-// The request, with the rows padded to what the engine takes. Where the batch is all of one client's request, and
+// Builds the request, with the rows padded as the engine needs. Where the batch is all of one client's request, and
 // nothing has to be padded, the engine reads the client's own memory. Callbacks are the caller's to set.
 TRITONSERVER_Error* MakeRequest(const LogicalConfig& config, TRITONSERVER_Server* server, Batch& batch,
                                 TRITONSERVER_InferenceRequest** request);
 
-// What the engine has answered, into `batch.answer` or `batch.why`.
+// Reads the engine's answer into `batch.answer` or `batch.why`.
 Reply ReadResponse(const LogicalConfig& config, TRITONSERVER_InferenceResponse* response, Batch& batch);
 
-// What an error of the server, or of an engine, means. Does not own it.
+// Classifies an error of the server or of an engine. Does not own it.
 Reply ReplyOf(TRITONSERVER_Error* error, bool refused);
 
 }  // namespace arlo::triton

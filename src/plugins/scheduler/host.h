@@ -1,12 +1,11 @@
-// A logical model in its server: the lock, the threads, and what carries out the desk's decisions.
+// A logical model in its server: the lock, the threads, and the execution of the desk's decisions.
 //
-// Threads. Triton's thread of the model's instance brings requests; the engines' threads bring answers, and start what
-// is next; a thread of the host's own looks at deadlines, clients that gave up, and which engines are loaded. All
-// decisions are made under one lock; Triton is called without it, but for cancellations, which do nothing but set a
-// flag.
+// Threads. Triton's thread of the model's instance brings requests; the engines' threads bring answers and start the
+// next batches; the host's own thread checks deadlines, clients that gave up, and which engines are loaded. All
+// decisions are made under one lock; Triton is called without it, except for cancellations, which only set a flag.
 //
-// Inline answers. An engine may answer before ServerInferAsync has returned (from a response cache, say). What its
-// callback decides is then carried out by the call that is under way on that thread, not inside of it.
+// Inline answers. An engine may answer before ServerInferAsync has returned (from a response cache, say). Its
+// callback's decisions are then carried out by the call that is under way on that thread, not inside of the callback.
 //
 // Life. Every request holds its model, so the host ends after the last one; its destructor waits for callbacks that are
 // on their way out.
@@ -60,9 +59,9 @@ class Host {
   static void OnResponse(TRITONSERVER_InferenceResponse* response, std::uint32_t flags, void* batch);
   static void OnRelease(TRITONSERVER_InferenceRequest* request, std::uint32_t flags, void* batch);
 
-  // Cancels what nobody waits for; the lock is held.
+  // Cancels batches that no client waits for; the lock is held.
   static void Cancel(Effects& effects);
-  // Carries out what was decided; the lock is not held.
+  // Carries out the decisions; the lock is not held.
   void Run(Effects effects);
   void Carry(Effects& effects);
   void Start(Batch& batch);

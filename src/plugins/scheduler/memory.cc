@@ -13,7 +13,7 @@ namespace {
 // Of the CUDA runtime, by value: its headers come in no package that is wanted here.
 constexpr int kSuccess = 0;
 constexpr int kAnyDirection = 4;                           // cudaMemcpyDefault
-void* const kThreadStream = reinterpret_cast<void*>(0x2);  // cudaStreamPerThread: waits for nobody else's kernels
+void* const kThreadStream = reinterpret_cast<void*>(0x2);  // cudaStreamPerThread: waits for no other thread's kernels
 
 using MemcpyAsync = int (*)(void*, const void*, std::size_t, int, void*);
 using Synchronize = int (*)(void*);
@@ -25,7 +25,7 @@ struct Cuda {
 
 Cuda Load() {
   void* runtime = nullptr;
-  for (const int flags : {RTLD_LAZY | RTLD_NOLOAD, RTLD_LAZY}) {  // what the server has loaded goes first
+  for (const int flags : {RTLD_LAZY | RTLD_NOLOAD, RTLD_LAZY}) {  // the server's loaded library goes first
     for (const char* const name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"}) {
       if (runtime == nullptr) runtime = dlopen(name, flags);
     }

@@ -1,4 +1,4 @@
-// What the plugin counts, beside Triton's own metrics on Triton's own port (docs/plugin.md has the list).
+// The plugin's metrics, next to Triton's on Triton's port (docs/plugin.md has the list).
 #ifndef ARLO_PLUGINS_SCHEDULER_METRICS_H_
 #define ARLO_PLUGINS_SCHEDULER_METRICS_H_
 
@@ -33,7 +33,7 @@ class ModelMetrics {
   ModelMetrics(const ModelMetrics&) = delete;
   ModelMetrics& operator=(const ModelMetrics&) = delete;
 
-  // What has come since the last time.
+  // Publishes the values since the last call.
   void Publish(const std::vector<EngineCounts>& counts, const std::vector<EngineSamples>& samples,
                const std::vector<bool>& usable, double queued_rows);
 

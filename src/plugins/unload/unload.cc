@@ -1,13 +1,13 @@
 // Preloaded into Triton servers: a Python model ends at once when it is unloaded, instead of after a second.
 //
-// Triton's Python backend (2.51) ends a model's process so: it clears the process's sign of life, sleeps for a second,
-// and looks whether the process has set it again, to know whether it can be asked to finalize or must be killed. For
+// Triton's Python backend (2.51) ends a model's process as follows: it clears the process's sign of life, sleeps for a
+// second, and checks whether the process has set it again, to decide between asking it to finalize and killing it. For
 // that second the engine's memory is taken and the worker serves nothing. All requests have been answered by then, and
-// the end of the process frees whatever it holds, so the backend's sleep is cut short here: it takes the process for
-// hung and kills it (TritonPythonModel.finalize is not called). It is the only sleep() in that backend; all others are
-// passed on. That is true of the back-end that was looked at, so it is preloaded for that one only, known by its hash
-// (arlo/workers/triton/preload.py). Needs nothing but the C library, so that no other library is loaded ahead of the
-// server's own.
+// the end of the process frees all it holds, so the backend's sleep is cut short here: the backend considers the
+// process hung and kills it (TritonPythonModel.finalize is not called). It is the only sleep() in that backend; all
+// others are passed on. This holds for the version examined, so the library is preloaded for that one only, known by
+// its hash (arlo/workers/triton/preload.py). Needs nothing but the C library, so that no other library is loaded
+// ahead of the server's libraries.
 
 #include <dlfcn.h>
 #include <unistd.h>

@@ -278,8 +278,8 @@ void Master::step(const Variable& variable) {
   }
 }
 
-// The basis of an optimum between wider bounds prices these rows as well; a dual simplex repairs what is negative, with
-// the policies that are known. False where that does not do.
+// The basis of an optimum between wider bounds prices these rows as well; a dual simplex repairs negative entries with
+// the known policies. False where that does not suffice.
 bool Master::resume(const std::vector<Basic>& from) {
   basis_.assign(size_, {kSlack, -1});
   for (const Basic& basic : from) {
@@ -374,7 +374,7 @@ Relaxed Master::solve(const Bounds& bounds, const std::vector<Basic>& from, doub
   return {};  // never seen; the node is given up as not better
 }
 
-// What the basis comes to.
+// Returns the solution that the basis stands for.
 Relaxed Master::optimum() const {
   Relaxed result;
   result.price = dual_[1];

@@ -41,7 +41,7 @@ struct Relaxed {
   double price = 0;                             // of a worker
   double served = 0;                            // sum of the shares
   std::vector<double> load;                     // of every option
-  std::vector<double> count;                    // instances of every group, fractions of them too
+  std::vector<double> count;                    // instances of every group, fractions included
   std::vector<std::pair<int, double>> mixture;  // policy, share
   std::vector<Basic> basis;
 };
@@ -60,10 +60,10 @@ class Master {
   int stages() const { return static_cast<int>(stages_.size()); }
 
  private:
-  // What a variable is: a policy (0 and up), or one of these.
+  // The kinds of variables: a policy (0 and up), or one of these.
   enum Kind {
     kShort = -1,  // the share that is not served
-    kSlack = -2,  // of a row, the share's excepted: what is left of it, or of a `low` row what is beyond it
+    kSlack = -2,  // slack of a row, the share's excepted; of a `low` row the surplus
     kSpare = -3,  // instances that a `low` row demands and no row uses
   };
   struct Variable {

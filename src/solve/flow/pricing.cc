@@ -72,7 +72,7 @@ bool Pricing::best(const std::vector<double>& price, const std::vector<char>& al
   return true;
 }
 
-// A step for each latency: what is cheapest among the offers that are at most as slow.
+// Makes a step for each latency: the cheapest of the offers that are at most as slow.
 void Pricing::rank(int stage) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   Cheapest& to = cheapest_[stage];
@@ -130,7 +130,7 @@ bool Pricing::leaf(int stage, std::int64_t prefix, double rows, double weight, d
 bool Pricing::walk(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const {
   if (children_[stage].empty()) return leaf(stage, prefix, rows, weight, spent, best);
   const Stage& here = stages_[stage];
-  // What an offer could come to at most.
+  // The most that an offer could be worth.
   const auto most_of = [&](const Offer& offer) {
     double most =
         (served_only_ ? 0.0 : weight * most_[stage][prefix * here.variants + offer.variant]) - offer.cost * rows;

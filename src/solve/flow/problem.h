@@ -1,8 +1,8 @@
-// How many instances of which variants a flow needs: the problem U of arlo/planning/flows/problem.py, solved exactly.
+// Finds the instances of each variant that a flow needs: problem U of arlo/planning/flows/problem.py, solved exactly.
 //
-// A *policy* picks one option, a variant with a batch cap, at every stage of the tree. Any way to share out the rows is
-// a mixture of policies: what rows do on one branch does not bind them on another. A mixture loads the pools, a pool
-// being an option with its instances, and every pool's instances are a whole number. So:
+// A *policy* picks one option, a variant with a batch cap, at every stage of the tree. Any distribution of the rows is
+// a mixture of policies, because the choices on one branch do not bind those on another. A mixture loads the pools; a
+// pool is an option with its instances, whose number is whole. So:
 //
 //   max  sum_c x_c A_c - unserved (served - sum_c x_c)       A_c: value of policy c: accuracy, the mean over its exits,
 //                                                            less its energy
@@ -50,7 +50,7 @@ struct Limits {
   double gap = 0;  // a plan that is not further than this from the best one is proven good enough
   std::uint64_t max_nodes = 100'000;
   std::vector<std::vector<int>> held;  // by stage and variant: the most instances; empty: any number
-  double unserved = 1000;  // what a share of the demand is worth beside its value: more than that can be below 0
+  double unserved = 1000;  // penalty for an unserved share of the demand; larger, values can be below 0
 };
 
 struct Mix {

@@ -105,7 +105,7 @@ class Search {
     return true;
   }
 
-  // Rounds the pools up or down until the workers are enough, and asks what can be made of them.
+  // Rounds the pools up or down until the workers are enough, and solves for these pools.
   void round(const Relaxed& relaxed) {
     const int options = static_cast<int>(relaxed.load.size());
     std::vector<int> counts(options);

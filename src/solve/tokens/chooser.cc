@@ -136,7 +136,7 @@ std::int32_t Chooser::Level::length() const {
   return rate > 0 ? static_cast<std::int32_t>(std::lround(tokens / rate)) : longest;
 }
 
-// What a row takes, by its level of lengths; and on average of those that come, or else of those that wait.
+// Computes the time of a row by its level of lengths, and the average of arriving rows, or else of waiting ones.
 void Chooser::per_row(const Times& times) {
   known_ = 0;
   for (const Rates::Class& c : rates_.classes()) {
@@ -168,7 +168,7 @@ void Chooser::per_row(const Times& times) {
   }
 }
 
-// The same of rows in batches of those that come at one moment: what workers execute that have time.
+// The same for rows in batches of those that arrive at one moment, which idle workers execute.
 void Chooser::per_row_energy(const Times& times, int workers) {
   const auto rows =
       std::clamp<std::int64_t>(std::llround(rates_.together()), 1, static_cast<std::int64_t>(rules_.alike.most));
@@ -197,7 +197,7 @@ void Chooser::energy_of(std::vector<double>& seconds) const {
   for (double& each : seconds) each = each < 0 ? 0 : each - least;
 }
 
-// What batch `b` of the order may become: every count, and with `cuts` also without its most urgent rows.
+// Lists the options of batch `b` of the order: every count, and with `cuts` also without its most urgent rows.
 void Chooser::offer(std::size_t b, std::size_t cuts, TimeNs start, int workers, const Times& times) {
   const std::vector<Query>& all = order_[b];
   Batch& made = batches_[b];
@@ -243,14 +243,14 @@ void Chooser::offer(std::size_t b, std::size_t cuts, TimeNs start, int workers, 
   }
 }
 
-// Utility per second of a worker that the time to come would bring.
+// Returns the utility per second of a worker that the coming time would bring.
 double Chooser::price_of(int workers) {
   classes_.clear();
   for (const Rates::Class& c : rates_.classes()) {
     if (c.rate <= 0) continue;
     classes_.push_back({c.kind < rules_.accuracy.size() ? c.kind : 0, level_of(c.level), c.utility(), c.rate});
   }
-  // What waits, too; what is not looked at is taken for the like of what is.
+  // The waiting rows are included; those not looked at are assumed to be like the others.
   std::size_t looked_at = 0;
   for (const auto& rows : order_) looked_at += rows.size();
   const double each = kNsPerSecond / static_cast<double>(rules_.horizon) * static_cast<double>(queue_.size()) /
@@ -294,7 +294,7 @@ double Chooser::price_of(int workers) {
     const double middle = (low + high) / 2;
     (fits(middle) ? high : low) = middle;
   }
-  return low;  // at `high` what is worth least would not be executed at all
+  return low;  // at `high` the rows worth least would not be executed at all
 }
 
 // Algorithm 3's f: the most tokens at which the workers carry the rate.

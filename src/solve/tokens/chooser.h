@@ -1,9 +1,9 @@
-// Which rows a worker that has room executes next, and at which token count: OTAS (arXiv 2401.05031) as printed, and
-// ours. Decisions only: the gateway's scheduler and the simulator ask this very code, at every start of a batch.
+// Chooses the rows that a worker with room executes next, and their token count: OTAS (arXiv 2401.05031) as printed,
+// and ours. Decisions only: the gateway's scheduler and the simulator call the same code at every start of a batch.
 //
 // Rows that wait are put together on arrival (queue.h, Algorithm 1). When a worker has room the batches are planned,
-// the most urgent first; only the first decision is carried out, and the rest is planned anew the next time. A row that
-// cannot make its deadline any more is evicted when that is known, not when its deadline comes.
+// the most urgent first; only the first decision is carried out, and the rest is replanned the next time. A row that
+// can no longer make its deadline is evicted when that is known, not when its deadline comes.
 //
 //   printed  Algorithms 2 and 3
 //   price    the plan of most utility for what waits, which may also leave out a batch's most urgent rows, where a
@@ -52,8 +52,8 @@ struct Rules {
   std::size_t beta = 5;             // kPrinted: Algorithm 3 up to this many batches,
   TimeNs initial = 2'000'000'000;   // and so long from the first row on
   double kappa = 0.8;               // Algorithm 3
-  TimeNs window = 1'000'000'000;    // that rates are of, at most
-  TimeNs horizon = 1'000'000'000;   // kPrice: in which what waits shall be through
+  TimeNs window = 1'000'000'000;    // of the rates, at most
+  TimeNs horizon = 1'000'000'000;   // kPrice: in which the waiting rows shall be done
   double share = 1.0;               // kPrice: of the workers' time that may be sold
   std::size_t looked_at = 32;       // batches, most urgent first
 };
@@ -76,7 +76,7 @@ class Chooser final : public dispatch::BatchChooser {
   void remove(dispatch::RequestHandle id) override { queue_.remove(id); }
   bool follow(const dispatch::BatchChooser& other) override;
 
-  // Nothing waits for a better batch: where nothing is worth the price, the price gives way, and at last the energy.
+  // No batch is held back for a better one: if none is worth the price, the price gives way, and finally the energy.
   void choose(const dispatch::Turn& turn, dispatch::BatchChoice& choice) override;
   // Without its energy.
   [[nodiscard]] double price() const override { return price_; }
@@ -118,7 +118,7 @@ class Chooser final : public dispatch::BatchChooser {
   bool heeds_energy_ = false;
   ExactPlanner exact_;
   Plan plan_;
-  std::vector<std::vector<Query>> order_;  // batches to look at, most urgent first, without what is evicted
+  std::vector<std::vector<Query>> order_;  // batches to look at, most urgent first, without evicted rows
   std::vector<std::pair<TimeNs, const Waiting*>> sorted_;
   std::vector<Batch> batches_;
   std::vector<Query> by_deadline_;

@@ -91,7 +91,7 @@ void ExactPlanner::run(TimeNs now, std::span<const Batch> batches, double known,
   for (std::size_t b = 0; b < n; ++b) {
     const Layer& from = layers_[b];
     const std::vector<Option>& options = batches[b].options;
-    const double least = needed - lost;  // what was joined may have less by `lost`
+    const double least = needed - lost;  // joined labels may have less by `lost`
     std::size_t lists = options.size() + 1;
     if (lists_.size() < lists) lists_.resize(lists);
     extend(from, {0, 0, kNever}, kEvict, least, b + 1, lists_[0]);

@@ -1,4 +1,4 @@
-// Which token count each batch of a queue gets on one worker that executes them one after another: OTAS (arXiv
+// Chooses the token count of each batch of a queue on one worker that executes them one after another: OTAS (arXiv
 // 2401.05031), Eq. 1, Algorithms 2 and 3, and an exact solver of the same problem.
 //
 // Batches come sorted by deadline. An option of a batch is a way to execute it; clock + time < deadline must hold
@@ -31,12 +31,12 @@ inline constexpr int kEvict = -1;
 
 struct Plan {
   std::vector<int> choice;  // [batches]: an option, or kEvict
-  double utility = 0;       // of what is chosen
+  double utility = 0;       // of the chosen options
   double bound = 0;         // PlanExact: no plan has more
   TimeNs end = 0;           // when the last batch ends
 };
 
-// Algorithm 2. All batches have equally many options. A state keeps the predecessor of the most utility whatever its
+// Algorithm 2. All batches have equally many options. A state keeps the predecessor of the most utility at any
 // clock, so that the plan need not be the best. The states' predecessors start at 0, which evicts; as printed, at 1,
 // a batch would run past its deadline where all before it are infeasible.
 Plan PlanPrinted(TimeNs now, std::span<const Batch> batches);
@@ -75,7 +75,7 @@ class ExactPlanner {
   std::uint64_t looked_at_ = 0;
   std::vector<Layer> layers_;
   std::vector<Layer> lists_;
-  std::vector<double> rest_;  // [batches + 1]: most that these and later ones may bring, whatever their time
+  std::vector<double> rest_;  // [batches + 1]: most that these and later ones may bring in any time
   std::vector<double> gain_;  // the same beyond the price of their time
   double price_ = 0;          // of a nanosecond
   TimeNs end_ = 0;            // the last deadline

@@ -19,7 +19,7 @@ struct Alike {
   TimeNs delta = 500'000'000;  // a batch takes queries this long after its first one
   std::size_t most = 64;       // epsilon: queries of a batch
   TimeNs eta = 500'000'000;    // its deadline and the query's may be this far apart
-  double mu = 0.8;             // the utility of its first query and the query's, too
+  double mu = 0.8;             // so may the utilities of its first query and the query
 };
 
 struct Waiting {
@@ -68,7 +68,7 @@ class Queue {
     for (const Query& row : batch->rows) batch->deadline = std::min(batch->deadline, row.deadline);
   }
 
-  // In order of creation. Algorithm 2 wants them by deadline: it sorts a list of its own, for add() needs this order.
+  // In order of creation. Algorithm 2 wants them by deadline: it sorts a copy, because add() needs this order.
   [[nodiscard]] const std::list<Waiting>& batches() const { return batches_; }
   [[nodiscard]] std::size_t size() const { return size_; }  // queries
 

@@ -1,9 +1,9 @@
-// How many queries arrive, and what they are worth: by class, a kind, a level of lengths and a utility, over the last
+// Rates of arriving queries and their worth, by class (a kind, a level of lengths and a utility), over the last
 // seconds.
 //
 // The window is as long as what came in it is all of one rate: from some 32 ms on it is doubled while its two halves do
 // not differ by more than chance has it (the likelihood ratio of two Poisson counts). So a steady load is known well,
-// and a burst is seen when it has begun and when it is over, whatever the longest window is. Rows that arrive at one
+// and a burst is seen when it has begun and when it is over, for any longest window. Rows that arrive at one
 // instant are one event there: requests have several. Pure.
 #pragma once
 

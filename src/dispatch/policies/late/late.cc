@@ -1,7 +1,7 @@
 // late: late binding (ours).
 //
 // A request waits in the gateway, in the FIFO of its ideal level, and is bound when it starts. Its *home* is the
-// shortest level that fits and has active instances. Two rules, and both compare the same two instants:
+// shortest level that fits and has active instances. Both rules compare the same two instants:
 //
 // - A home with room starts its first request at once, on the instance where it is expected to finish first. A home
 //   without room lets its first request start on a longer level that has room when it is expected to finish there no
@@ -9,44 +9,44 @@
 //   what the move saves is the wait of the last.
 // - An instance that gets room serves its own home first, in order of admission, unless a lower home is clearly
 //   further behind. With nothing waiting at its own home it takes the first request of the lower home where the same
-//   comparison gains most; with something waiting there, what is taken must gain more than 1.5 times the work
+//   comparison gains most; with requests waiting there, the request taken must gain more than 1.5 times the work
 //   that waits there for each instance, and 3 times the time of one request.
 //
-// Why the second one. In an overload every home has a line, and each instance is busy whoever it serves: which request
-// goes first does not change how many are done, but each line's wait does. Serving only the own line lets the lines
-// drift apart, and the longest line is the tail of the latencies (p98 was 2 to 13 % higher at loads of 90 to 95 %).
+// Why the second rule. In an overload every home has a line and every instance is busy: the order of requests does not
+// change how many are done, but it changes each line's wait. If instances serve only their own line, the lines drift
+// apart, and the longest line is the tail of the latencies (p98 was 2 to 13 % higher at loads of 90 to 95 %).
 // Always serving the line that is furthest behind, which is what `eft` comes to, wastes the longer runtimes on small
-// differences, and the mean pays. What a line is behind beyond the SLO (capacity M times a request's share, by Eq. 3)
-// counts an eighth: what waits there is late in any case, and the longer requests need not be. With all of it, where
-// one line is overloaded for good, all end up late (p98 up to 1.28 times that of rs); with none of it, that
-// line would get no help at last (1.66 times). kWorth and kSlack lie in a wide range that does well (1.25 to 2 and 2 to
-// 5: means within 0.2 %, p98 within 1 %).
+// differences, and the mean suffers. A lag beyond the SLO (capacity M times a request's share, by Eq. 3) counts an
+// eighth: those requests are late in any case, and the longer ones need not be. Counted in full, one permanently
+// overloaded line makes all requests late (p98 up to 1.28 times that of rs); not counted at all, that line gets no help
+// in the end (1.66 times). kWorth and kSlack lie in a wide range that does well (1.25 to 2 and 2 to 5: means within
+// 0.2 %, p98 within 1 %).
 //
 // No row starves. However far another line is behind, an instance passes its own line over kMostPassed times in a row
 // at most, and not at all when the first of it could not be on time after one turn more. So a request with n before it
 // in the lines of its home starts within (n + 1) * (kMostPassed + 1) turns of the home's instances, or has become
-// overdue. Without a bound a lasting overload of short requests, whose line is always far behind, kept every longer
-// runtime for itself: of 76 long requests one was answered.
+// overdue. Without this bound a lasting overload of short requests, whose line is always far behind, took every longer
+// runtime: of 76 long requests one was answered.
 //
 // The wait at home is: the first instance to be free, then the work of those ahead shared by the home's instances.
 // Taking from the front keeps each FIFO in order; a longer request never waits behind a demoted one that has not
 // started, which is what `rs` guards against with its thresholds.
 //
-// Where instances hold several variants, each has its homes and lines, and all of the above holds within one. Among the
-// rows that are next in their variants, the one that is due first goes, as far as each gets its share (shares.h). What
-// waits of the others and is due before a row counts as wait for it, at most what their shares let them have.
+// Where instances hold several variants, each has its homes and lines, and all of the above applies within a variant.
+// Among the rows that are next in their variants the one due first goes, within the variants' shares (shares.h). Rows
+// of other variants that are due before a row count as its wait, up to their shares.
 //
-// `deadline` batching asks at both places which batch is worth most, not which row is first. Of the lines of a bundle
-// the one goes that is filled best, of several variants the one whose rows cost least, weighed with the square of the
-// time that its first row has left. One that is due within two full batches of the longest goes before these. (By what
-// rows cost, a free instance would always take one short row that has just come, and the long ones would wait until
-// they are nearly late.)
+// `deadline` batching compares the worth of batches at both places, not the order of rows. Among the lines of a bundle
+// the fullest batch goes first; among several variants, the one whose rows cost least, weighted by the square of the
+// time that its first row has left. A batch due within two full batches of the longest goes before these. (By cost
+// alone, a free instance would always take one short row that has just come, and long rows would wait until they are
+// nearly late.)
 //
-// Where the in-flight limit is above 1, an instance that is still busy has room, too. A request is demoted to it only
-// when it gains half of its own time there more: it is bound before it is known what comes for that level meanwhile.
+// Where the in-flight limit is above 1, a busy instance may also have room. A request is demoted to it only for a gain
+// larger by half of its time there, since it is bound before the next arrivals for that level are known.
 //
-// Tried and left out, for no simulation of 10 to 300 instances at loads of 0.7 to 0.95, steady and bursty, gained from
-// them: charging a move 0.5 to 3 times the extra time that the longer level takes (0.5 and 1 change the mean by about
+// Tried and left out, because no simulation of 10 to 300 instances at loads of 0.7 to 0.95, steady and bursty, gained:
+// charging a move 0.5 to 3 times the extra time that the longer level takes (0.5 and 1 change the mean by about
 // 1 %; 3 makes it 4 to 7 % worse at 10 instances), and taking the oldest instead of the one that gains most.
 //
 // A decision is made when something happens (arrive, finish, join, leave, drain, retry, expire), not in between. A home
@@ -70,15 +70,15 @@ constexpr TimeNs kWorthHalves = 3;
 constexpr TimeNs kSlack = 3;
 // Turns in a row that an instance takes from another line while its own waits.
 constexpr std::int32_t kMostPassed = 3;
-// Of what a line is behind beyond the SLO, one part in so many counts.
+// One part in so many of a line's lag beyond the SLO counts.
 constexpr TimeNs kLateCounts = 8;
-// Of the SLO, the part by which a variant may be ahead of another one that waits for the same instances.
+// The part of the SLO by which a variant may be ahead of another one that waits for the same instances.
 constexpr TimeNs kLead = 8;
-// Full batches of the longest runtime, within which what is due goes first.
+// Full batches of the longest runtime, within which due rows go first.
 constexpr TimeNs kHurry = 2;
 
-// The price of demoting a request to an instance that is still busy (in-flight limit above 1): it is bound before it is
-// known what comes for that level meanwhile. Half of its own time there.
+// The price of demoting a request to an instance that is still busy (in-flight limit above 1): it is bound before the
+// next arrivals for that level are known. Half of the request's time there.
 TimeNs sent_ahead(const Instance& x, TimeNs alone) { return x.outstanding() == 0 ? 0 : alone / 2; }
 
 }  // namespace
@@ -264,7 +264,7 @@ RequestHandle Late::front_by_worth(const MultiLevelQueue& queue, const MultiLeve
     if (oldest == kNone || requests_[next].rank < requests_[oldest].rank) oldest = next;
   }
   if (oldest == kNone) return kNone;
-  // What is retried goes before all others; one without a time limit could be passed over for ever.
+  // Retried requests go before all others; one without a time limit could be passed over for ever.
   const Request& r = requests_[oldest];
   return r.rank < kFirstTry || r.limit() == kNever ? oldest : best;
 }

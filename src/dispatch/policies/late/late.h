@@ -21,8 +21,8 @@ class Late final : public Rule {
 
   [[nodiscard]] Key key(const Instance& x) const override;
 
-  // Where the first request of the home of `level` (it has this length, and is counted in the FIFOs unless they are
-  // empty) should start now; queue.groups() when it should wait.
+  // Returns where the first request of the home of `level` should start now; queue.groups() when it should wait. It has
+  // this length, and is counted in the FIFOs unless they are empty.
   [[nodiscard]] GroupIndex pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t length, TimeNs now) override;
 
   [[nodiscard]] std::unique_ptr<Binding> make_binding(const Parts& parts) override;
@@ -30,26 +30,26 @@ class Late final : public Rule {
   // The waiting request that an instance with room should start now; kNone when it should start none.
   [[nodiscard]] RequestHandle next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) const;
 
-  // When a request would finish at this home if its turn were next, with so many in its line.
+  // Returns when a request would finish at this home if its turn were next, with so many in its line.
   [[nodiscard]] TimeNs finish_of_turn(MultiLevelQueue& queue, std::int32_t home, std::int32_t length,
                                       std::int32_t in_line, TimeNs now) const;
-  // When one that lines up for this home with this rank would finish: there, or by the help of longer levels. No longer
-  // level is looked at when one is found that is in time.
+  // Returns when a request that lines up for this home with this rank would finish: there, or with the help of longer
+  // levels. The search stops at the first level that is in time.
   [[nodiscard]] TimeNs finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank,
                                       TimeNs limit, TimeNs now) const;
-  // Until an instance of this home is free, and then all that waits for these instances, of any variant, by their
-  // number.
+  // Returns the time until an instance of this home is free, plus all work that waits for these instances, of any
+  // variant, divided by their number.
   [[nodiscard]] TimeNs wait_of_all(MultiLevelQueue& queue, std::int32_t home, TimeNs now) const;
 
  private:
-  // What waits for one home level: the FIFOs of the levels `first` to `home`.
+  // The requests that wait for one home level: the FIFOs of the levels `first` to `home`.
   struct Backlog {
     std::int32_t first;
     std::int32_t home;
     std::int32_t count;
     std::int64_t tokens;
   };
-  // What an instance may start next of a variant.
+  // The request of a variant that an instance may start next.
   struct Turn {
     RequestHandle next = kNone;
     std::int32_t passed = 0;  // Instance::passed when it starts
@@ -59,7 +59,7 @@ class Late final : public Rule {
   // The variant among those that an instance holds several of: of `turns`, by their order in held().
   [[nodiscard]] std::size_t first_of(const MultiLevelQueue& queue, const Instance& x,
                                      const std::array<Turn, kVariants>& turns, TimeNs now) const;
-  // Which batch goes first, by the rows that are next in their lines; the least does.
+  // The order of batches, by the rows that are next in their lines; the least goes first.
   using Order = std::tuple<bool, double, Rank>;
   // Batching::kDeadline. By what a row of the batch costs: as a multiple of what it costs in a full one, or in time.
   enum class Cost : std::uint8_t { kUnfilled, kTime };
@@ -68,14 +68,14 @@ class Late final : public Rule {
   // The row whose batch goes first, of the lines from `lowest` that a bundle serves.
   [[nodiscard]] RequestHandle front_by_worth(const MultiLevelQueue& queue, const MultiLevelQueue::Held& held,
                                              std::int32_t lowest, InstanceId id, TimeNs now) const;
-  // How long the instances of a variant are kept by the others that they hold, until what waits before a row that wants
-  // to end by `limit`, `own` ns of all instances, is through.
+  // Returns how long other variants occupy the instances of a variant until the work before a row that wants to end by
+  // `limit`, `own` ns of all instances, is done.
   [[nodiscard]] TimeNs others_before(const MultiLevelQueue& queue, std::int32_t home, TimeNs own, TimeNs limit) const;
-  // The work of a variant's lines, or of the rows in them that want to end by `limit`, for all instances together.
+  // Returns the work of a variant's lines, or of their rows that want to end by `limit`, for all instances together.
   [[nodiscard]] TimeNs work_of(const MultiLevelQueue& queue, VariantId variant, TimeNs limit) const;
-  // Of a line, the rows that go before one that wants to end by `limit`; evenly between its ends.
+  // Returns the number of a line's rows that go before one that wants to end by `limit`, interpolated between its ends.
   [[nodiscard]] std::int32_t due_before(const LevelFifos::Line& line, TimeNs limit) const;
-  // How far a variant may be ahead of one that an instance holds, too, and that waits.
+  // Returns how far a variant may be ahead of a waiting one on the same instance.
   [[nodiscard]] static TimeNs lead(const MultiLevelQueue& queue, const MultiLevelQueue::Held& waits);
 
   [[nodiscard]] Backlog backlog(const MultiLevelQueue& queue, std::int32_t first, std::int32_t home) const;

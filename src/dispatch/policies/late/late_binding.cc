@@ -50,7 +50,7 @@ InstanceId LateBinding::room_for(const Arrival& arrival, std::int32_t home, std:
 
 TimeNs LateBinding::finish_of(const Arrival& arrival, std::int32_t home, InstanceId id, Rank rank, TimeNs now) {
   if (id != kNone) return forecast_.next_on(s_.queue[id], arrival.variant, arrival.length, now);
-  if (s_.bodies.of(arrival.variant) != nullptr) {  // it may go first, whatever waits
+  if (s_.bodies.of(arrival.variant) != nullptr) {  // it may go before all waiting rows
     return rule_.finish_of_turn(s_.queue, home, arrival.length, 1, now);
   }
   const TimeNs limit = std::min({arrival.due, arrival.deadline, kNever - 1});  // at kNever no level would be looked at

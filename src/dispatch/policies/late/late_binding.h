@@ -1,5 +1,4 @@
-// Late binding: a request waits in the line of its ideal level, and is bound when it starts. See late.cc for who goes
-// where.
+// Late binding: a request waits in the line of its ideal level and is bound when it starts. See late.cc for the rules.
 #pragma once
 
 #include "dispatch/policies/late/late.h"
@@ -22,7 +21,7 @@ class LateBinding final : public PolicyBinding {
   void look_again(TimeNs now, Actions& out) override;
 
  private:
-  // Where an arrival would start now; kNone: it would wait. `first`: none waits before it.
+  // Returns where an arrival would start now; kNone: it would wait. `first`: none waits before it.
   InstanceId room_for(const Arrival& arrival, std::int32_t home, std::int32_t level, bool* first, TimeNs now);
   TimeNs finish_of(const Arrival& arrival, std::int32_t home, InstanceId id, Rank rank, TimeNs now);
   void balance(std::int32_t home, TimeNs now, Actions& out);

@@ -1,4 +1,4 @@
-// Policies that look at the number of outstanding requests (started plus bound) of the instances.
+// Policies that choose by the number of outstanding requests (started plus bound) of the instances.
 //
 // Load within a level is congestion, outstanding / M, by Algorithm 1 line 9. Where all instances of a level have one M,
 // as in the paper, that is the order of outstanding requests. M differs within a level when runtimes of one max_length
