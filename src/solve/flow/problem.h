@@ -50,7 +50,7 @@ struct Limits {
   double gap = 0;  // a plan that is not further than this from the best one is proven good enough
   std::uint64_t max_nodes = 100'000;
   std::vector<std::vector<int>> held;  // by stage and variant: the most instances; empty: any number
-  double unserved = 1000;  // penalty for an unserved share of the demand; larger, values can be below 0
+  double unserved = 1000;              // penalty for an unserved share of the demand; larger, values can be below 0
 };
 
 struct Mix {
