@@ -84,7 +84,7 @@ async def test_tasks_and_a_further_one(source: Path, tmp_path: Path, monkeypatch
         stop = asyncio.Event()
         stream = asyncio.create_task(keep_asking(address, wanted, stop))
         data = write_data(tmp_path / "mood.jsonl", FURTHER)
-        await run("task", "add", "mood", out, "--data", data)
+        await run("adapt", "task", "add", "mood", out, "--data", data)
         await until_known(served, address)
         await asyncio.to_thread(check_further, address, wanted)
         stop.set()

@@ -54,7 +54,8 @@ void validate(const Rules& rules, const CascadeSpec& spec) {
     if (cuts.size() + i + 1 > edges) refuse(name + ": there are not so many later stages");
     double before = 0;
     for (const double cut : cuts) {
-      if (!(cut >= before && cut <= 1)) refuse(name + ": must ascend in [0, 1]");
+      const bool ascends = cut >= before && cut <= 1;  // false of NaN
+      if (!ascends) refuse(name + ": must ascend in [0, 1]");
       before = cut;
     }
   }

@@ -188,6 +188,7 @@ class FlowEncoder {
   template <class T, class Of>
   void add_rows(int output, inference::ModelInferResponse* out, Of of) const {
     std::vector<T> values;
+    values.reserve(call_.rows.size());
     for (const auto& row : call_.rows) values.push_back(static_cast<T>(of(*row.flow)));
     add(output, values, out);
   }
