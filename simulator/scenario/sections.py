@@ -28,6 +28,7 @@ DEFAULT_DURATION_S = 120.0
 MOST_WORKERS = 100_000
 # What a trace brings along itself.
 TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "cv", "counts", "segment")
+MOST_MS = 1_000_000_000  # eleven days: nanoseconds of anything longer do not fit the event loop's integers
 
 
 @section("run")
@@ -240,6 +241,7 @@ class ClusterSection:
         left_out="that of the latency profile (bert-base 150, bert-large 450), else 150",
         unit="ms",
         above=0,
+        maximum=MOST_MS,
         flag=Flag("MS", "the SLO"),
     )
     overhead_ms: float = option(
@@ -247,16 +249,18 @@ class ClusterSection:
         doc="Added to each request's latency; occupies nothing. The paper's value (section 5.2.1).",
         unit="ms",
         minimum=0,
+        maximum=MOST_MS,
         flag=Flag("MS", "added to each request"),
     )
     hop_out_ms: float = option(
-        default=_RUN["hop_out_ms"], doc="From the request scheduler to a worker.", unit="ms", minimum=0
+        default=_RUN["hop_out_ms"], doc="From the request scheduler to a worker.", unit="ms", minimum=0, maximum=MOST_MS
     )
     hop_back_ms: float = option(
         default=_RUN["hop_back_ms"],
         doc="From a worker back; the scheduler learns of an end so much later.",
         unit="ms",
         minimum=0,
+        maximum=MOST_MS,
     )
     timeout_ms: float | None = option(
         default=_RUN["timeout_ms"],
@@ -264,6 +268,7 @@ class ClusterSection:
         left_out="never",
         unit="ms",
         above=0,
+        maximum=MOST_MS,
         flag=Flag("MS", "clients give up after this"),
     )
     noise: float = option(
