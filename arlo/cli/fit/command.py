@@ -31,9 +31,9 @@ The result is a cascade.json, which `arlo serve` serves. Each step is kept: the 
 repeats only the steps whose inputs have changed. A cascade.json is fitted again with the options of the last time,
 except for those that are given.
 
-Exit code 1: a bar is missed on the test split. With the whole 95 % interval, the default point loses more accuracy than
---tolerance, or the risk of a guarantee is above its promise; or the calibration error (ECE15) of a stage is neither
-halved nor at most 0.05."""
+Exit code 1: a bar is missed on the test split. At the low end of its 95 % interval the default point loses more
+accuracy than --tolerance and 0.01; or the risk of a guarantee is above its promise even at its low end; or the
+calibration error (ECE15) of a stage is neither halved nor at most 0.05."""
 
 EPILOG = """examples:
   arlo fit small=l1 large=l6 --data texts.jsonl --tolerance 0.01      writes cascade.json, and records next to it
