@@ -32,7 +32,7 @@ DESCRIPTION = """Make variants of one model by tokens: in each layer some tokens
 most alike, which costs accuracy and saves time. Padding is merged first, so short rows lose nothing. Every variant is
 exported for each maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
 compiled into a Triton repository. A body that gives embeddings gets a linear head for each task, fitted on part of the
-texts, and prompts of its own. Rows of different tasks share batches: the input `task` says which one a row is of, and
+texts, and its prompts. Rows of different tasks share batches: the input `task` says which one a row is of, and
 `arlo adapt task add` adds one.
 
 Each step is kept in the cache as soon as it is done: a run that was stopped (Ctrl-C) goes on where it was, and further

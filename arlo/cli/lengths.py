@@ -36,7 +36,7 @@ tokens as in the Arlo paper, equal steps, and what no number of runtimes can bea
 --adapted: folders of `arlo adapt`, one for each length. Lengths and token counts are chosen together, by time and by
 what accuracy is worth; counts that are less accurate and no quicker are left out.
 
-Latencies are of one row. With neither --repository nor --latency-profile they are assumed, and the output says so.
+Latencies are of one row. With neither --repository nor --latency-profile they are assumed; the output marks them.
 """
 
 
@@ -137,7 +137,7 @@ def _pairs(args: argparse.Namespace) -> int:
     if args.worth_us < 0:
         raise ConfigError(f"--worth-us is 0 or more, not {args.worth_us:g}")
     if args.repository or args.latency_profile or args.lengths:
-        raise ConfigError("--adapted has latencies and lengths of its own: leave the others out")
+        raise ConfigError("--adapted brings its latencies and lengths: leave the others out")
     if args.max_runtimes < 1:
         raise ConfigError(f"--max-runtimes must be 1 or more, not {args.max_runtimes}")
     engines = [

@@ -14,7 +14,7 @@ from arlo.report.numbers import share
 
 DESCRIPTION = """Tasks that share one body. `add` fits a head for a further task, and prompts where there are variants
 with prompts, by which the tables of all engines get one more entry; what is there stays as it was, number by number.
-The engines are verified, measured on the task's texts, compiled anew and put in place of those in the folder. A running
+The engines are verified, measured on the task's texts, compiled again and replace those in the folder. A running
 `arlo serve` of that folder takes them up: it answers the old tasks meanwhile, and the new one from then on."""
 
 EPILOG = """examples:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 DESCRIPTION = """Write the repository of a model that takes and gives tensors of any kind: an engine of
-another origin, or code of one's own for Triton's Python backend. A TOML file says what it takes, what it
+another origin, or your code for Triton's Python backend. A TOML file says what it takes, what it
 gives and how long it takes; a flow names the repository as any (`arlo plan flow`)."""
 
 EPILOG = """examples:

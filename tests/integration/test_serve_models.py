@@ -207,7 +207,7 @@ async def test_workers_move_to_the_model_that_needs_them_and_none_is_ever_withou
     dedicated(tmp_path)
     async with serving(tmp_path) as served, clients(served) as (one, two):
         assert served.ready["models"] == ["embedder", "reranker"]
-        assert "each model has workers of its own" in served.ready["runtimes"]["why"]
+        assert "each model has separate workers" in served.ready["runtimes"]["why"]
         assert [len(await of(served, model)) for model in ("embedder", "reranker")] == [2, 1]
         for length in (1, 16, 17, 256):
             await asyncio.gather(answer(one, length), answer(two, length + 200))

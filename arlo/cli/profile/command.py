@@ -26,7 +26,7 @@ One worker is started on this machine (or the first of workers.endpoints is used
 "endpoints"). One runtime at a time is loaded; requests go to it one after the other, over gRPC,
 until the confidence interval of the mean latency is narrow enough. `arlo serve` plans and
 dispatches by these latencies: name the file in model.latency_profile, or write them into the
-repository with --update, which also compares static runtimes with the dynamic one anew and
+repository with --update, which also compares static runtimes with the dynamic one again and
 recommends which to serve on this device.
 
 Points are kept as they are measured: after Ctrl-C the same command goes on from there."""

@@ -149,7 +149,7 @@ def _candidates(config: Config, one: Manifest) -> list[Runtime]:
 def _on_their_own(config: Config, manifest: Manifest) -> Choice:
     """A choice for several models on separate workers, each with a bundle."""
     moves = "which move to where they are needed" if config.control.reallocate else "as configured"
-    bundles, what, why = [], [], [f"each model has workers of its own, {moves}"]
+    bundles, what, why = [], [], [f"each model has separate workers, {moves}"]
     for model, one in zip(config.models, manifest.models, strict=True):
         alone, said = config.of(model), ""
         runtimes = _candidates(alone, one)
