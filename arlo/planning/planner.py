@@ -19,6 +19,7 @@ when it saves more until the next plan than loading costs meanwhile.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -75,18 +76,18 @@ class Answer:
     fell_back: str
 
 
-class Problem:
+class Problem(abc.ABC):
     """A division of workers and its loss. Pure. Instances are by Subject.planned."""
 
     minimises_ms = True  # the loss is the predicted mean latency
 
+    @abc.abstractmethod
     def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
         """An allocation; `last`: an earlier one, to keep if none is found."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def loss(self, instances: Sequence[int]) -> float:
         """The loss to minimise, at least 0; infinity if some requests are not served at all."""
-        raise NotImplementedError
 
     def compared(self, answer: Answer) -> Problem:
         """The problem in whose terms the answer is compared with the wanted instances."""
@@ -129,7 +130,7 @@ class Problem:
         )
 
 
-class Subject:
+class Subject(abc.ABC):
     """The receivers of workers. Its bins of demand may cover several models, one model's after another's."""
 
     models: Sequence[Served] = ()  # each of several models
@@ -141,9 +142,9 @@ class Subject:
     size: int | None = None  # workers that the last plan wanted, if it wants a number
     turned = False  # True: the counts so far are of another operating point
 
+    @abc.abstractmethod
     def problem(self, workers: int, seen: Seen | None, wanted: Sequence[int]) -> Problem:
         """The problem of these workers and requests; None: too little was seen, and a guess is made."""
-        raise NotImplementedError
 
     def joined(self, counts: Sequence[Sequence[int]]) -> Sequence[int]:
         """Counters by length of each model, in the form for Planner.add."""

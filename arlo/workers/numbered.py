@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import itertools
 from collections.abc import Coroutine
@@ -30,7 +31,7 @@ def number_of(worker: str) -> int:
     return int(worker.removeprefix("w"))
 
 
-class NumberedPool(Generic[W]):
+class NumberedPool(abc.ABC, Generic[W]):
     """Base of a WorkerPool. One event loop; also `async with`."""
 
     resizable = True
@@ -53,13 +54,13 @@ class NumberedPool(Generic[W]):
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    @abc.abstractmethod
     async def start(self) -> None:
         """Start all workers and wait until each is live."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def stop(self) -> None:
         """Stop all workers, gracefully first, then for sure. Idempotent."""
-        raise NotImplementedError
 
     async def workers(self) -> list[WorkerInfo]:
         """State of every worker as last seen, in the order in which they were made. No call is made."""
@@ -91,9 +92,9 @@ class NumberedPool(Generic[W]):
         finally:
             self._removals.pop(worker.id, None)
 
+    @abc.abstractmethod
     def _end(self, worker: W) -> Coroutine[Any, Any, None]:
         """End a worker for good."""
-        raise NotImplementedError
 
     def _made(self, worker: W) -> W:
         """Add a worker to the list; returns it."""

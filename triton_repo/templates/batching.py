@@ -8,6 +8,7 @@ next to each engine's model.py.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import json
 import os
@@ -71,16 +72,16 @@ class Instance:
         return int(text)
 
 
-class Encoder:
+class Encoder(abc.ABC):
     """One instance. Triton calls `execute` from one thread at a time. `_session.run(outputs, inputs)` is the engine."""
 
     _session: Any
     # Errors of the caller, kept apart from ours: a gateway retries only ours.
     mistakes: tuple[type[Exception], ...] = (ValueError,)
 
+    @abc.abstractmethod
     def open(self, instance: Instance) -> Any:
         """Open the session; any error explains why it failed."""
-        raise NotImplementedError
 
     def initialize(self, args: dict[str, str]) -> None:
         """Open the session and run the usual shapes, so that no request pays for one-time work."""
