@@ -166,6 +166,7 @@ class Subject(abc.ABC):
 
     def count(self, at_s: float, started_s: float, stages: Sequence[StageCounts]) -> None:
         """Add counters of a flow, see FlowTraffic.add."""
+        del at_s, started_s, stages
 
     def turn(self, reach: Sequence[float]) -> bool:
         """Note the reach of the operating point in force. Returns whether it changed, so that a new plan is due."""
@@ -183,9 +184,11 @@ class Subject(abc.ABC):
 
     def follow(self, plan: FlowPlan) -> None:
         """Put a plan of routing() in force."""
+        del plan
 
     def adopt(self, answer: Answer, *, moves: bool) -> None:
         """Put an answer in force: its plan or, if nothing moves, the best one for the present instances."""
+        del answer, moves
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
