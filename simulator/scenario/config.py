@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+from arlo.catalog import toml_text
 from arlo.config.field import FieldError
 from arlo.config.load import line_of, nearest, read_section, read_text, read_toml, renamed, toml_key
 from arlo.errors import ConfigError
@@ -84,39 +84,28 @@ def is_path(profile: str) -> bool:
 def to_toml(config: ScenarioConfig, *, base: Path | None = None) -> str:
     """The scenario as TOML; parse() gives the same back. Sections that say nothing but defaults are left out, all
     others are complete. Paths below `base` are relative to it."""
-    parts = []
+    said: dict[str, Any] = {}
     for name, cls in SECTIONS.items():
-        lines = _lines(getattr(config, name), base)
-        if name in ("run", "workload", "cluster") or getattr(config, name) != cls():
-            parts.append(f"[{name}]\n{lines}")
-    for name in ARRAYS:
-        parts.extend(f"[[{name}]]\n{_lines(part, base)}" for part in getattr(config, name))
-    return "\n".join(parts)
+        section = getattr(config, name)
+        if name in ("run", "workload", "cluster") or section != cls():
+            said[name] = _said(section, base)
+    return toml_text.to_toml(said | {name: [_said(part, base) for part in getattr(config, name)] for name in ARRAYS})
 
 
-def _lines(section: Any, base: Path | None) -> str:
-    lines = []
+def _said(section: Any, base: Path | None) -> dict[str, Any]:
+    """The keys of a section that have a value."""
+    said = {}
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if value is None or value in ((), ""):
             continue
         if isinstance(value, Path) or (field.name == "profile" and is_path(value)):
-            value = str(_from_base(Path(value), base))
-        lines.append(f"{toml_key(field.name)} = {_toml(value)}\n")
-    return "".join(lines)
+            value = _from_base(Path(value), base)
+        said[toml_key(field.name)] = value
+    return said
 
 
 def _from_base(path: Path, base: Path | None) -> str:
     if base is None or not path.is_absolute() or not path.is_relative_to(base):
         return str(path)
     return f"./{path.relative_to(base)}"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return repr(value)
