@@ -93,6 +93,7 @@ async def test_what_only_the_policy_refuses_changes_nothing(workers: Workers, st
         await gateway.apply(workers.deployment("emu", [(0, 512), (1, 512)], version=2))
 
 
+@pytest.mark.sanitized
 async def test_instances_come_and_go_under_load_and_no_request_fails(workers: Workers, start: Any) -> None:
     placements = [
         [(0, 128), (1, 512)],
@@ -114,6 +115,7 @@ async def test_instances_come_and_go_under_load_and_no_request_fails(workers: Wo
         assert [level.max_length for level in stats.levels] == [64, 128, 256, 512]
 
 
+@pytest.mark.sanitized
 async def test_a_changed_instance_is_another_one(workers: Workers, start: Any) -> None:
     """With the same id, a new limit: the old one drains while the new one serves."""
     async with start(workers.deployment("slow", [(0, 64)], inflight_limit=1)) as gateway:
@@ -126,6 +128,7 @@ async def test_a_changed_instance_is_another_one(workers: Workers, start: Any) -
         assert (await gateway.stats()).outcomes.failed == 0
 
 
+@pytest.mark.sanitized
 async def test_drain_under_load(workers: Workers, start: Any) -> None:
     placement = [(0, 512), (1, 512)]
     async with start(workers.deployment("emu", placement)) as gateway:
@@ -163,6 +166,7 @@ async def test_drain_of_an_unknown_instance(gateway: Gateway) -> None:
     assert (error.code(), error.details()) == (grpc.StatusCode.NOT_FOUND, "no instance 'w9' in the deployment")
 
 
+@pytest.mark.sanitized
 async def test_a_drain_whose_caller_has_gone(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("slow", [(0, 64), (1, 64)], inflight_limit=1)) as gateway:
         calls = [asyncio.ensure_future(gateway.infer(one_row(3, model="slow"))) for _ in range(2)]
@@ -242,6 +246,7 @@ async def test_outcomes_add_up(workers: Workers, start: Any) -> None:
     assert sum(stats.arrivals_by_length) == 7
 
 
+@pytest.mark.sanitized
 async def test_watching(gateway: Gateway) -> None:
     """The first message at once, then one every interval; several may watch."""
     watch, other = gateway.watch(interval_ms=100), gateway.watch(interval_ms=60_000)

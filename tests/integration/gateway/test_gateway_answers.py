@@ -90,6 +90,7 @@ async def test_another_policy_gives_the_same_answers(workers: Workers, start: An
         await answer_all(gateway, mixed(100, seed=2))
 
 
+@pytest.mark.sanitized
 async def test_several_threads(workers: Workers, start: Any) -> None:
     """A connection belongs to one of the gateway's queues; instances and the scheduler are common to all."""
     deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)], inflight_limit=2)
@@ -116,6 +117,7 @@ async def test_tritons_own_batching(workers: Workers, start: Any) -> None:
     assert executions < (rows.on_time + rows.late) / 2
 
 
+@pytest.mark.sanitized
 async def test_large_answers(workers: Workers, start: Any) -> None:
     """Far above what is copied into one piece: tensors are handed on by reference, with zeros between the rows."""
     dims = {"token_dims": 384}

@@ -82,6 +82,7 @@ async def waiting(gateway: Gateway, rows: int) -> None:
     await gateway.stats_when(lambda stats: stats.queued == rows, f"{rows} rows wait")
 
 
+@pytest.mark.sanitized
 async def test_rows_of_many_clients_go_as_one_request(workers: Workers, start: Any) -> None:
     async with line(workers, start) as (gateway, odd, gate):
         calls = [asyncio.create_task(infer(gateway, 1 + seed * 7, seed=seed)) for seed in range(8)]
@@ -141,6 +142,7 @@ async def test_parameters_of_a_client_stay_with_its_rows(workers: Workers, start
         assert seen == {"": 3, "red": 2, "blue": 1}
 
 
+@pytest.mark.sanitized
 async def test_a_client_that_goes_leaves_its_batch_unharmed(workers: Workers, start: Any) -> None:
     gate = asyncio.Event()
     async with cluster(workers, start, holds(gate)) as (gateway, odd):
@@ -161,6 +163,7 @@ async def test_a_client_that_goes_leaves_its_batch_unharmed(workers: Workers, st
         assert (stats.outcomes.failed, stats.ejections) == (0, 0)
 
 
+@pytest.mark.sanitized
 async def test_of_a_batch_that_fails_the_bad_row_is_found(workers: Workers, start: Any) -> None:
     async with line(workers, start, behave=fails_on(POISON)) as (gateway, odd, gate):
         bad = asyncio.create_task(gateway.infer(poisoned(5, 6, 7, model=MODEL), timeout=10))
@@ -190,6 +193,7 @@ async def test_a_bad_row_fails_alone_on_two_workers_and_blames_none(workers: Wor
         assert sum(request.inputs[0].shape[0] == 1 for request in bad) <= 3 * 4
 
 
+@pytest.mark.sanitized
 async def test_a_worker_that_dies_of_a_row_takes_no_other_along(workers: Workers, start: Any) -> None:
     """Three workers at most die of it, as max_attempts says; by the third it is alone."""
     async with cluster(workers, start, *[dies_of(POISON)] * 4) as (gateway, odd):
@@ -219,6 +223,7 @@ class Moody:
         return await good(worker, request)
 
 
+@pytest.mark.sanitized
 async def test_whatever_happens_every_request_is_answered_once_and_rightly(workers: Workers, start: Any) -> None:
     """Random requests of several clients, some bad, some cancelled, some hurried; workers that fail now and then.
 
@@ -266,6 +271,7 @@ async def test_whatever_happens_every_request_is_answered_once_and_rightly(worke
         assert max(max(rows_of(worker)) for worker in odd) == 8
 
 
+@pytest.mark.sanitized
 async def test_a_bundle_runs_each_row_where_it_costs_least(workers: Workers, start: Any) -> None:
     """On a real worker that has all runtimes loaded."""
     deployment = workers.deployment("emu", [(0, 64), (0, 128), (0, 256), (0, 512)], inflight_limit=1)
@@ -286,6 +292,7 @@ async def test_a_bundle_runs_each_row_where_it_costs_least(workers: Workers, sta
         assert [level.instances for level in stats.levels] == [1, 1, 1, 1]
 
 
+@pytest.mark.sanitized
 async def test_bulk_fills_what_others_leave(workers: Workers, start: Any) -> None:
     """A worker that is busy with bulk work answers interactive requests as soon as the batch under way is done."""
     gate = asyncio.Event()

@@ -163,6 +163,7 @@ async def test_tokenizers_of_helper_processes(workers: Workers, start: Any, else
             await asyncio.gather(client(), client(), hasty(), hasty(), page(), page())
 
 
+@pytest.mark.sanitized
 async def test_words_are_left_out_of_other_tokens(workers: Workers, start: Any) -> None:
     """By what they mean to the stage before, and counted as the next stage has them: its runtimes take 32 and 64."""
     plans = {"prunes": Plan(((1.0001, 1.0001),), alpha=0.7)}

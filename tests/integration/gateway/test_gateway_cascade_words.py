@@ -42,6 +42,7 @@ async def test_unimportant_words_are_left_out(workers: Workers, start: Any) -> N
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.sanitized
 async def test_more_words_are_left_out_where_there_is_no_time(workers: Workers, start: Any) -> None:
     """The last stage's longer runtime is known to take far too long: such rows go on in fewer words, within bounds, and
     others end with what they have, or at a stage before it."""

@@ -49,6 +49,7 @@ def check(answer: Any, wanted: Expected) -> None:
     np.testing.assert_allclose(outputs["probabilities"], softmax(wanted.logits), rtol=1e-5)
 
 
+@pytest.mark.sanitized
 async def test_rows_end_where_the_rules_say(workers: Workers, start: Any) -> None:
     """Clients side by side, requests of 1 to 32 rows of mixed lengths: stage, reason, confidence and answer of each."""
     random = np.random.default_rng(1)
@@ -169,6 +170,7 @@ async def test_without_a_later_stage_rows_end_with_what_they_have(workers: Worke
         assert set(arrays_of(await ask(gateway, records))["cascade_stage"]) == {1, 2}
 
 
+@pytest.mark.sanitized
 async def test_deadlines_end_rows_with_what_they_have(workers: Workers, start: Any) -> None:
     """One last-stage worker, and more rows than it can run in the time: all are answered, some degraded."""
     plans = {"all": Plan(((1.0001, 1.0001),))}
@@ -411,6 +413,7 @@ async def test_shadow_rows_tell_when_early_answers_are_others(workers: Workers, 
         await ask(gateway, records[:64])  # leaves while some are at the last stage
 
 
+@pytest.mark.sanitized
 async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any) -> None:
     async with start() as gateway:
 
@@ -445,6 +448,7 @@ async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any)
         assert "'logits' does not have a number for each of its 3 labels" in await said(labels=["a", "b", "c"])
 
 
+@pytest.mark.sanitized
 async def test_whatever_happens_rows_are_answered_once_and_rightly(workers: Workers, start: Any) -> None:
     """Deadlines of milliseconds, clients that leave, points and stages that come and go, a cascade that is gone for a
     moment: what is answered is what the stage that it names said, and the books add up."""

@@ -170,6 +170,7 @@ async def test_a_deadline_that_has_passed_already(waits_in_gateway: Slow) -> Non
     assert await waits_in_gateway.executed() == 0
 
 
+@pytest.mark.sanitized
 async def test_one_request_of_a_stream_may_expire(waits_in_gateway: Slow) -> None:
     slow = waits_in_gateway
     stream = slow.gateway.stub.ModelStreamInfer()
@@ -203,6 +204,7 @@ async def test_a_full_queue_refuses_at_once(waits_in_gateway: Slow) -> None:
     assert await slow.executed() == 7
 
 
+@pytest.mark.sanitized
 async def test_a_batch_that_does_not_fit_the_queue_leaves_nothing_behind(waits_in_gateway: Slow) -> None:
     slow = waits_in_gateway
     first = await slow.send_first()

@@ -179,6 +179,7 @@ def embedding_of(length: int, seed: int = 0) -> Any:
     return request_of(example(length, seed=seed, outputs=("embedding",)))
 
 
+@pytest.mark.sanitized
 async def test_a_request_that_kills_workers_kills_no_more_than_max_attempts(workers: Workers, start: Any) -> None:
     async with odd(dies_of(POISON), 5) as five:
         async with start(deployment_on(workers, five), max_attempts=2) as gateway:
@@ -192,6 +193,7 @@ async def test_a_request_that_kills_workers_kills_no_more_than_max_attempts(work
                 check(await gateway.infer(request_of(sent)), sent)
 
 
+@pytest.mark.sanitized
 async def test_others_at_a_worker_that_dies_of_a_request_are_answered(workers: Workers, start: Any) -> None:
     """They were with it when it died, and find another, however often that happens."""
     async with odd(dies_of(POISON), 6) as six:
@@ -222,6 +224,7 @@ NONSENSE: dict[str, tuple[Behaviour, str]] = {
 
 
 @pytest.mark.parametrize("kind", NONSENSE)
+@pytest.mark.sanitized
 async def test_nonsense_from_a_worker_is_an_error_of_that_request(workers: Workers, start: Any, kind: str) -> None:
     behave, why = NONSENSE[kind]
     async with odd(behave, 1) as one, start(deployment_on(workers, one)) as gateway:

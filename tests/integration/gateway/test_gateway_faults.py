@@ -91,6 +91,7 @@ async def test_when_all_fail_none_is_ejected(workers: Workers, start: Any) -> No
         assert (stats.outcomes.failed, stats.ejections) == (12, 0)
 
 
+@pytest.mark.sanitized
 async def test_two_sick_of_four_are_both_put_aside(workers: Workers, start: Any) -> None:
     async with odd_cluster(workers, start, Sick(), good, Sick(), good) as (gateway, _):
         failed = 0

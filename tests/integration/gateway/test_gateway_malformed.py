@@ -82,6 +82,7 @@ async def still_right(gateway: Gateway) -> None:
     assert (stats.ejections, stats.retries, stats.outcomes.failed) == (0, 0, 0)
 
 
+@pytest.mark.sanitized
 async def test_malformed_requests_on_one_stream(gateway: Gateway) -> None:
     """Each has its answer, good or bad, and the stream lives on."""
     random = np.random.default_rng(7)
@@ -114,6 +115,7 @@ async def test_malformed_requests_on_one_stream(gateway: Gateway) -> None:
     await still_right(gateway)
 
 
+@pytest.mark.sanitized
 async def test_malformed_deployments(workers: Workers, start: Any) -> None:
     """The admin port is not for strangers, but it must not fall over either."""
     random = np.random.default_rng(11)

@@ -119,6 +119,7 @@ async def test_what_names_no_model_of_several_is_refused(workers: Workers, start
         )
 
 
+@pytest.mark.sanitized
 async def test_a_flood_of_one_model_is_not_felt_by_another(workers: Workers, start: Any) -> None:
     """`slow` takes 250 ms a row, its queue is full, and more comes than it can refuse politely."""
     async with start(dispatch={"max_queued": 20}) as gateway:
@@ -143,6 +144,7 @@ async def refused_or_answered(gateway: Gateway) -> str:
     return "answered"
 
 
+@pytest.mark.sanitized
 async def test_models_come_while_others_are_served_and_the_end_answers_all(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("emu", [(0, 64), (1, 512)])) as gateway:
         async with Load(gateway):
@@ -154,6 +156,7 @@ async def test_models_come_while_others_are_served_and_the_end_answers_all(worke
         await asyncio.gather(*at_end)
 
 
+@pytest.mark.sanitized
 async def test_models_that_come_while_the_gateway_stops(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("emu", [(0, 64)]), drain_delay_ms=200) as gateway:
         late = workers.deployment("dyn", [(1, 512)])

@@ -59,6 +59,7 @@ async def read_all(stream: Any) -> None:
 # --- the HTTP port ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 async def test_metrics(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("emu", [(0, 64), (1, 512)], slo_ms=10_000)) as gateway:
         for length in (1, 64, 65):
@@ -112,6 +113,7 @@ async def test_live_and_ready(workers: Workers, start: Any) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.sanitized
 async def test_a_signal_lets_requests_finish_and_refuses_new_ones(
     workers: Workers, start: Any, number: signal.Signals
 ) -> None:
@@ -139,6 +141,7 @@ async def answered_on_a_new_connection(address: str) -> grpc.StatusCode:
         return await call.code()
 
 
+@pytest.mark.sanitized
 async def test_open_streams_are_answered_and_end(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("slow", [(0, 64)], inflight_limit=1)) as gateway:
         idle, busy = gateway.stub.ModelStreamInfer(), gateway.stub.ModelStreamInfer()
@@ -163,6 +166,7 @@ async def ends_with_the_cause(stream: Any) -> None:
     assert "the gateway is stopping" in (raised.value.details() or "")
 
 
+@pytest.mark.sanitized
 async def test_what_comes_on_a_stream_while_the_gateway_stops_is_refused(workers: Workers, start: Any) -> None:
     """A request written after the signal was neither answered nor refused, and the stream ended with OK."""
     async with start(workers.deployment("slow", [(0, 64)], inflight_limit=1)) as gateway:
@@ -185,6 +189,7 @@ async def test_what_comes_on_a_stream_while_the_gateway_stops_is_refused(workers
         assert await end(gateway) == 0
 
 
+@pytest.mark.sanitized
 async def test_it_says_that_it_stops_before_it_does(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("emu", [(0, 64)]), drain_delay_ms=1500) as gateway:
         assert (get(gateway, "/readyz")[0], await grpc_health(gateway)) == (200, SERVING)
@@ -220,6 +225,7 @@ async def test_the_drain_time_out_ends_what_takes_too_long(workers: Workers, sta
             await read_all(stream)
 
 
+@pytest.mark.sanitized
 async def test_a_second_signal_ends_at_once(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("slow", [(0, 64)], inflight_limit=1)) as gateway:
         calls = [asyncio.ensure_future(gateway.infer(one_row(5, model="slow"))) for _ in range(8)]

@@ -48,6 +48,7 @@ async def code_of(call: asyncio.Future[Any]) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
+@pytest.mark.sanitized
 async def test_a_cancelled_request_is_let_go_and_keeps_its_room(workers: Workers, start: Any) -> None:
     async with held(workers, start) as (gateway, worker, gate):
         first = send(gateway)
@@ -67,6 +68,7 @@ async def test_a_cancelled_request_is_let_go_and_keeps_its_room(workers: Workers
 
 
 @pytest.mark.parametrize("how", ["parameter", "grpc"])
+@pytest.mark.sanitized
 async def test_a_deadline_is_kept_here_and_not_passed_on(workers: Workers, start: Any, how: str) -> None:
     async with held(workers, start) as (gateway, worker, gate):
         began_s = monotonic_s()
@@ -88,6 +90,7 @@ async def test_a_deadline_is_kept_here_and_not_passed_on(workers: Workers, start
         assert worker.cancelled == 0
 
 
+@pytest.mark.sanitized
 async def test_a_cancelled_batch_and_a_cancelled_stream_end_at_once(workers: Workers, start: Any) -> None:
     async with held(workers, start) as (gateway, worker, gate):
         batch = asyncio.ensure_future(gateway.infer(request_of(example(1, 2, 3, outputs=("embedding",)))))
@@ -106,6 +109,7 @@ async def test_a_cancelled_batch_and_a_cancelled_stream_end_at_once(workers: Wor
         assert (len(worker.requests), worker.cancelled) == (1, 0)
 
 
+@pytest.mark.sanitized
 async def test_a_batch_that_is_refused_is_refused_at_once_and_starts_nothing(workers: Workers, start: Any) -> None:
     """Also when its first row found room: that start is taken back."""
     async with held(workers, start, dispatch={"max_queued": 2}) as (gateway, worker, gate):
@@ -122,6 +126,7 @@ async def test_a_batch_that_is_refused_is_refused_at_once_and_starts_nothing(wor
         check(await send(gateway), example(4, outputs=("embedding",)))
 
 
+@pytest.mark.sanitized
 async def test_drain_waits_for_rows_whose_clients_have_gone(workers: Workers, start: Any) -> None:
     """What is drained may be unloaded: the worker must be through with everything."""
     async with held(workers, start) as (gateway, worker, gate):
@@ -135,6 +140,7 @@ async def test_drain_waits_for_rows_whose_clients_have_gone(workers: Workers, st
         assert len(worker.requests) == 1
 
 
+@pytest.mark.sanitized
 async def test_a_silent_worker_is_ejected_and_its_rows_run_elsewhere(workers: Workers, start: Any) -> None:
     """Its checks pass, but it answers no row: an engine that hangs. It is back when it is through with what it has."""
     gate = asyncio.Event()
@@ -159,6 +165,7 @@ async def test_a_silent_worker_is_ejected_and_its_rows_run_elsewhere(workers: Wo
                 check(await send(gateway, seed=seed), example(4, seed=seed, outputs=("embedding",)))
 
 
+@pytest.mark.sanitized
 async def test_cancels_close_to_the_answer_end_every_request_once(workers: Workers, start: Any) -> None:
     """Answers, cancellations and deadlines cross; the books add up, and no row stays behind."""
 

@@ -65,6 +65,7 @@ def log_is_json(gateway: Gateway) -> bool:
     return all(json.loads(line)["component"] == "gateway" for line in gateway.log.read_text().splitlines())
 
 
+@pytest.mark.sanitized
 async def test_tls(workers: Workers, start: Any, tls: Tls) -> None:
     deployment = workers.deployment("emu", [(0, 64), (1, 512)])
     async with start(deployment, tls=tls.server(mutual=False)) as gateway:

@@ -74,6 +74,7 @@ async def test_idle_connections_do_not_hold_the_http_port(gateway: Gateway, said
         assert await asyncio.to_thread(page, gateway, "/metrics") == 200
 
 
+@pytest.mark.sanitized
 async def test_what_is_sent_to_the_http_port_by_mistake(gateway: Gateway) -> None:
     wrong = {
         b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\nGET /livez HTTP/1.0\r\n\r\n": b"HTTP/1.1 200 OK",
@@ -103,6 +104,7 @@ async def test_an_ipv6_address(start: Any) -> None:
 # --- the data port: messages ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 async def test_counts_of_a_message_are_bounded_while_it_is_read(gateway: Gateway) -> None:
     """34 MB of empty inputs took 1.4 GB, and the only data thread for seconds."""
     before_mb = gateway.rss_mb()
@@ -114,6 +116,7 @@ async def test_counts_of_a_message_are_bounded_while_it_is_read(gateway: Gateway
     assert gateway.rss_mb() < before_mb + 100
 
 
+@pytest.mark.sanitized
 async def test_compressed_messages_swell_to_the_largest_message_and_no_further(gateway: Gateway) -> None:
     """A megabyte of gzip became a gigabyte in memory."""
     before_mb = gateway.rss_mb()
@@ -130,6 +133,7 @@ async def test_compressed_messages_swell_to_the_largest_message_and_no_further(g
 # --- the data port: readers that do not read --------------------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 async def test_a_stream_that_is_not_read_is_not_read_from(workers: Workers, start: Any) -> None:
     """2,000 requests of some kilobytes, answers of 786 kB: they took all memory there was."""
     async with start(workers.deployment("wide", [(0, 512)])) as gateway:
@@ -185,6 +189,7 @@ async def test_calls_wait_until_the_answers_to_others_are_taken(workers: Workers
 # --- the data port: connections, streams, headers ---------------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 async def test_streams_of_a_connection_are_limited(gateway: Gateway) -> None:
     with RawHttp2(gateway.grpc) as client:
         assert client.settings[MAX_CONCURRENT_STREAMS] == 2048
@@ -198,6 +203,7 @@ async def test_streams_of_a_connection_are_limited(gateway: Gateway) -> None:
     await still_serves(gateway)
 
 
+@pytest.mark.sanitized
 async def test_bad_headers_do_not_fill_the_log(gateway: Gateway) -> None:
     before = gateway.log.stat().st_size
     body = one_row(5).SerializeToString()
@@ -209,6 +215,7 @@ async def test_bad_headers_do_not_fill_the_log(gateway: Gateway) -> None:
     assert gateway.log.stat().st_size - before < 60_000
 
 
+@pytest.mark.sanitized
 async def test_descriptors_are_as_many_as_the_machine_allows(start: Any) -> None:
     """Out of them once, gRPC accepts no connection ever again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -227,6 +234,7 @@ async def test_descriptors_are_as_many_as_the_machine_allows(start: Any) -> None
 # --- the admin port ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sanitized
 async def test_the_admin_port_as_a_socket_of_this_user(workers: Workers, start: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:  # a short path: a socket's is of 107 bytes at most
         path = Path(folder) / "admin.sock"

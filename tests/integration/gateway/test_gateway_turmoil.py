@@ -133,6 +133,7 @@ def everyone(gateway: Gateway, workers: Workers) -> list[Awaitable[None]]:
 
 
 @pytest.mark.parametrize("admin", ["tcp", "unix"])
+@pytest.mark.sanitized
 async def test_turmoil_on_all_ports(workers: Workers, start: Any, admin: str) -> None:
     with tempfile.TemporaryDirectory() as folder:  # a short path: a socket's is of 107 bytes at most
         address = f"unix:{Path(folder) / 'admin.sock'}" if admin == "unix" else "127.0.0.1:0"
@@ -146,6 +147,7 @@ async def test_turmoil_on_all_ports(workers: Workers, start: Any, admin: str) ->
             await until(lambda: descriptors(gateway) <= before + 2, "what has gone is closed")
 
 
+@pytest.mark.sanitized
 async def test_the_end_amid_turmoil(workers: Workers, start: Any) -> None:
     """Whatever is under way when the signal comes, the gateway ends by itself and says that all is well."""
     deployment = workers.deployment("emu", PLACEMENTS[0], inflight_limit=1)

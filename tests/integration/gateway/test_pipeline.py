@@ -71,6 +71,7 @@ def check_metrics(gateway: Gateway, stages: Any) -> None:
     assert (below[0], below[float("inf")]) == (stages[0].children[0], stages[0].answered)
 
 
+@pytest.mark.sanitized
 async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
     """Clients side by side: the way, the answer and the expected accuracy of each row, and the counts of the stages."""
     async with start(cascade_like(workers, EVERYWHERE), dispatch=BATCHES) as gateway:
@@ -266,6 +267,7 @@ async def test_a_killed_worker_loses_nothing(workers: Workers, start: Any) -> No
         await nothing_left(gateway)
 
 
+@pytest.mark.sanitized
 async def test_other_plans_under_load(workers: Workers, start: Any) -> None:
     """Workers move, prices and limits change, a variant goes and comes back: no row fails."""
     async with start(cascade_like(workers, TWICE, slo_ms=5000), dispatch=BATCHES) as gateway:
@@ -286,6 +288,7 @@ async def test_other_plans_under_load(workers: Workers, start: Any) -> None:
         await nothing_left(gateway)
 
 
+@pytest.mark.sanitized
 async def test_clients_that_leave_and_deadlines(workers: Workers, start: Any) -> None:
     """What a client has left is given up at all stages; what cannot be in time is refused, and the rest answered."""
     async with start(cascade_like(workers, EVERYWHERE, slo_ms=100), dispatch=BATCHES) as gateway:
@@ -360,6 +363,7 @@ async def test_what_is_no_pipeline(workers: Workers, start: Any) -> None:
             assert what in why[1]
 
 
+@pytest.mark.sanitized
 async def test_a_part_that_is_given_up(workers: Workers, start: Any) -> None:
     """A stage without workers: the row ends with what the other branch says, or with a fault, as on_drop has it."""
     stages = {"first": ("small",), "here": ("middle",), "nowhere": ("large",)}
