@@ -6,8 +6,8 @@ import functools
 from pathlib import Path
 
 from arlo.cascade.manifest import CascadeManifest
+from arlo.catalog.files import read_tokenizer
 from arlo.catalog.manifest import Manifest
-from arlo.catalog.tokenizer import read_tokenizer
 from arlo.config.cascade import CascadeConfig
 from arlo.config.field import FieldError
 from arlo.config.model import ModelConfig

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import IO, Any
 
-from arlo.catalog.integrity import check_files
+from arlo.catalog.files import check_files
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config

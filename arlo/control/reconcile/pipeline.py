@@ -13,12 +13,12 @@ import numpy as np
 from arlo import proto
 from arlo.cascade.manifest import check_judged
 from arlo.cascade.prune import vocabulary_of
+from arlo.catalog.files import read_tokenizer
 from arlo.catalog.flow import Flow, FlowEdge, FlowVariant
 from arlo.catalog.flow_accuracy import path_accuracy
 from arlo.catalog.flow_exits import gain
 from arlo.catalog.flow_outcomes import Outcomes, RowOutcomes
 from arlo.catalog.manifest import Manifest
-from arlo.catalog.tokenizer import read_tokenizer
 from arlo.config.flow_variants import pipeline_name, served_flow, timeout_ms, variant_model
 from arlo.config.pipeline import PipelineConfig
 from arlo.errors import ConfigError

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arlo import proto
+from arlo.catalog.files import read_tokenizer
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.catalog.tokenizer import read_tokenizer
 from arlo.config import Config, ModelConfig
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity
