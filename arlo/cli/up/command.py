@@ -216,7 +216,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _drop_damaged(repository: Path, name: str) -> None:
     """Remove a repository that was built here and has changed since, so that it is built again."""
-    from arlo.catalog.integrity import check_files
+    from arlo.catalog.files import check_files
     from arlo.catalog.manifest import Manifest
 
     if not repository.exists():

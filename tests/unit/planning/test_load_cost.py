@@ -56,6 +56,9 @@ class Shared(Problem):
 
     work: tuple[float, ...]
 
+    def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
+        raise NotImplementedError
+
     def loss(self, instances: Sequence[int]) -> float:
         if not instances[-1]:
             return math.inf
