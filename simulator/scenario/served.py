@@ -110,5 +110,5 @@ def _workload(config: ScenarioConfig, why: str) -> Workload:
     for key in ("length", "rescale", "drift"):
         if getattr(config.workload, key) is not None:
             raise ConfigError(f"workload.{key}: {why}")
-    alike = {} if config.workload.trace is not None else {"length": "fixed:1", "drift": "none"}
+    alike: dict[str, Any] = {} if config.workload.trace is not None else {"length": "fixed:1", "drift": "none"}
     return workload_of(dataclasses.replace(config.workload, **alike), config.run.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from arlo.simulator.report.result import Result
 from arlo.simulator.scenario.scenario import Allocate, AllocationKind, Dispatch, Scale
@@ -172,7 +173,7 @@ def scaling(context: Context) -> Found:
     cluster = stream("bert-large", "bursty", 500, 5).but(segment="fluctuating_a", duration_s=context.pick(600.0, 60.0))
     cells = {name: cluster.scenario(name, **scheme(name, scaling=True)) for name in ORDER}
     allocate = Allocate(kind="periodic", objective="queueing", shift=True)
-    ahead = {"scale": Scale(kind="headroom", replan=True), "allocate": allocate}
+    ahead: dict[str, Any] = {"scale": Scale(kind="headroom", replan=True), "allocate": allocate}
     done = context.simulate({**cells, AHEAD: cluster.scenario("arlo", **ahead)})
     arlo, shipped = done["paper"], done["arlo"]
     rows = []
