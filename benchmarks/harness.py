@@ -158,12 +158,11 @@ def deployment(
 
 
 @contextlib.contextmanager
-def gateway(work: Path, wanted: Any, *, program: Path | None = None, **settings: Any) -> Iterator[Gateway]:
-    """A gateway that serves this deployment, with the default settings except for `settings`. `program`: of another
-    build."""
+def gateway(work: Path, wanted: Any, **settings: Any) -> Iterator[Gateway]:
+    """A gateway that serves this deployment, with the default settings except for `settings`."""
     with asyncio.Runner() as runner:
-        program = program or binary("arlo-gateway")
-        started = gateway_of(work, wanted, {"log_level": "warning", **settings}, program=program)
+        about = {"log_level": "warning", **settings}
+        started = gateway_of(work, wanted, about, program=binary("arlo-gateway"))
         running = runner.run(started.__aenter__())
         try:
             yield running

@@ -28,7 +28,7 @@ from arlo.planning.models import Served as Model
 from arlo.planning.planner import PlannerSettings
 from arlo.planning.serving import planner_for
 from arlo.simulator.report.result import Figures
-from arlo.simulator.scenario.scenario import Allocate, Dispatch, RuntimeModel, Scenario, Workload
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, Rows, RuntimeModel, Scenario, Workload
 
 MS_NS = 1_000_000
 
@@ -304,7 +304,7 @@ class ServedFlow:
         return Roots(shape, engine, scenario)
 
 
-class Roots:
+class Roots(Rows):
     """The roots of one run, and the planner's statistics of them."""
 
     plans = True

@@ -33,7 +33,7 @@ from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.simulator.foresight import SECOND_NS
 from arlo.simulator.ladder import Ladder
 from arlo.simulator.profiles import lognormal_quantiles
-from arlo.simulator.report.result import OUTCOMES, Figures, Result
+from arlo.simulator.report.result import OUTCOMES, Result
 from arlo.simulator.report.timeline import GONE, Recent, Timeline
 from arlo.simulator.scaler import Scaler
 from arlo.simulator.scenario.merged import MergedWorkload
@@ -138,28 +138,15 @@ def _by_model(
     return (rows.feed(arrived, length) for arrived, length in scenario.workload.chunks())
 
 
-class _Plain:
+class _Plain(Rows):
     """Requests of one model, or of several."""
-
-    plans = False
 
     def __init__(self, engine: _core.Simulation, max_length: int) -> None:
         self._engine, self._max_length = engine, max_length
 
-    def feed(
-        self, arrived: NDArray[np.int64], length: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32], None]:
-        return arrived, length, None
-
     def sample(self, planner: Any, now_s: float) -> None:
         counts = self._engine.arrivals_by_length()[: self._max_length + 1]  # no runtime takes longer rows
         planner.add(now_s, 0.0, counts)
-
-    def tell(self, planner: Any) -> None:
-        pass
-
-    def figures(self) -> Figures:
-        return Figures()
 
 
 class _Run:

@@ -26,11 +26,6 @@ def per_request(joules: float, arrivals: int) -> float:
     return joules / arrivals if arrivals else float("nan")
 
 
-def modelled_joules(busy: float, seconds: float, *, idle_w: float, max_w: float) -> float:
-    """Energy of a device busy for a share u of the time: P_idle + u (P_max - P_idle). Callers must mark it modelled."""
-    return (idle_w + busy * (max_w - idle_w)) * seconds
-
-
 def energy_mj(points: Sequence[tuple[int, int, float]], tokens: ArrayLike, stage: str) -> Floats:
     """mJ of single rows of so many tokens [rows], linear between the (tokens, rows, mJ) that were measured for one row.
     ConfigError, which names the stage, if none were measured."""

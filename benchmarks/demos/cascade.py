@@ -1,10 +1,9 @@
 """`make cascade-demo`: a cascade on real text and real Triton workers, from training to a report.
 
-    python -m benchmarks.demos.cascade [--data nouns] [--depths 1 6] [--rows 40000] [--texts 1500]
-    python -m benchmarks.demos.cascade --data sections --depths 2 6 --rows 8000 --out reports/cascade-sections
+    python -m benchmarks.demos.cascade [--depths 1 6] [--rows 40000] [--texts 1500]
 
-MiniLM cut after some of its layers (benchmarks.demos.train) classifies definitions of nouns into 24 kinds, or the
-longer descriptions of packages into their 37 sections. It is compiled and recorded on the engines that serve.
+MiniLM cut after some of its layers (benchmarks.demos.train) classifies definitions of nouns into 24 kinds. It is
+compiled and recorded on the engines that serve.
 Temperatures and thresholds are found on two splits, and all reported figures are of a third one. Then `arlo serve`
 serves the cascade on one worker, and texts of the third split go to it and to its last stage alone, in turn, one at a
 time; then both under an open load. Every served row is compared with its offline answer.
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import functools
 import json
 import os
@@ -32,62 +30,35 @@ from arlo.client import AsyncClient, Client
 from arlo.clock import monotonic_s
 from benchmarks.demos.common import command, ended, say, send, served, summary
 from benchmarks.demos.data import cache_root
-from benchmarks.demos.train import MAX_TOKENS, ROWS
+from benchmarks.demos.train import ROWS
 from benchmarks.harness import machine
 
 OUTPUTS = ["logits", "cascade_stage", "cascade_confidence", "cascade_reason"]
 LAST = {"cascade": "last"}
+DATA = "nouns"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A data set and the settings of its stages."""
-
-    name: str  # of the cascade
-    lengths: str
-    max_tokens: int  # in training
-    alphas: str = ""  # of pruned texts that are recorded, with baselines; none: nothing is pruned
-
-
-TASKS = {
-    "nouns": Task(name="glosses", lengths="16,32,64,96", max_tokens=MAX_TOKENS),
-    "sections": Task(
-        name="sections",
-        lengths="64,96,128,192,256,512",
-        max_tokens=256,
-        alphas="0.8",
-    ),
-}
-
-
-def prepare(work: Path, data: str, depths: Sequence[int], rows: int, *, recorded: int | None) -> tuple[Path, Path]:
+def prepare(work: Path, depths: Sequence[int], rows: int, recorded: int | None) -> tuple[Path, Path]:
     """Make models, engines, records and thresholds, or reuse existing ones; returns cascade.json and the texts."""
     root = cache_root() / "cascade"
     say("data and models")
-    task = TASKS[data]
-    command("benchmarks.demos.data", data)
-    made = ["--rows", str(rows), "--max-tokens", str(task.max_tokens)]
-    command("benchmarks.demos.train", "--data", data, "--depths", *map(str, depths), *made)
+    command("benchmarks.demos.data", DATA)
+    command("benchmarks.demos.train", "--data", DATA, "--depths", *map(str, depths), "--rows", str(rows))
     made_by_depth = "" if rows == ROWS else f"-{rows}"
-    folders = {f"layers-{depth}": root / f"{data}-l{depth}{made_by_depth}" for depth in depths}
+    folders = {f"layers-{depth}": root / f"{DATA}-l{depth}{made_by_depth}" for depth in depths}
     stages = []
-    for number, (name, folder) in enumerate(folders.items()):
+    for name, folder in folders.items():
         repository = work / folder.name.removesuffix(made_by_depth)
         say(f"engines of {name}")
-        options = ["--name", repository.name, "--lengths", task.lengths, "--max-batch", "4", "--no-dynamic"]
-        if task.alphas and number < len(folders) - 1:
-            options.append("--importance")
+        options = ["--name", repository.name, "--lengths", "16,32,64,96", "--max-batch", "4", "--no-dynamic"]
         command("arlo.cli", "compile", folder / "model.onnx", "--out", repository, *options)
         stages.append(f"{name}={repository}")
     texts = work / "texts.jsonl"
-    parts = [(root / data / f"{split}.jsonl").read_text().splitlines() for split in ("fit", "select", "test")]
+    parts = [(root / DATA / f"{split}.jsonl").read_text().splitlines() for split in ("fit", "select", "test")]
     texts.write_text("".join(f"{line}\n" for part in parts for line in part[: recorded and recorded // 3]))
     cascade = work / "cascade.json"
     say("every stage on every text, and operating points")
-    pruned = ["--alphas", task.alphas] if task.alphas else []
-    fit(*stages, "--name", task.name, "--out", cascade, "--data", texts, *pruned)
-    if task.alphas:
-        command("benchmarks.papers.tabi.words", cascade, "--data", texts, *pruned)
+    fit(*stages, "--name", "glosses", "--out", cascade, "--data", texts)
     return cascade, texts
 
 
@@ -187,18 +158,17 @@ def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[st
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=tuple(TASKS), default="nouns", help="(default: nouns)")
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 6], help="layers of the stages, ascending")
     parser.add_argument("--rows", type=int, default=ROWS, help="texts to train with")
     parser.add_argument("--recorded", type=int, metavar="N", help="of all texts, that are recorded (default: all)")
     parser.add_argument("--texts", type=int, default=1500, help="of the third split, that are sent one at a time")
     parser.add_argument("--out", type=Path, default=Path("reports/cascade"))
     args = parser.parse_args()
-    parts = ["demo", *([] if args.data == "nouns" else [args.data]), *args.depths, args.rows]
+    parts = ["demo", *args.depths, args.rows]
     parts += [args.recorded] if args.recorded else []
     work = cache_root() / "cascade" / "-".join(map(str, parts))
     work.mkdir(parents=True, exist_ok=True)
-    cascade, texts = prepare(work, args.data, args.depths, args.rows, recorded=args.recorded)
+    cascade, texts = prepare(work, args.depths, args.rows, args.recorded)
     result, differ = measure(work, cascade, texts, args.texts)
     args.out.mkdir(parents=True, exist_ok=True)
     fit(cascade, "--data", texts, "--report", args.out / "index.html")

@@ -7,7 +7,7 @@ its layers, as the load permits, classifies each piece; a text's answer is the m
 that flow on one worker; texts that no model was trained on go to it one at a time, then at random moments at half of
 the rate at which it answered these, and at 1.5 times that rate.
 
-Writes result.json and index.html into reports/pipeline; the exit code is 1 if a row was lost.
+Writes result.json into reports/pipeline; the exit code is 1 if a row was lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ import numpy as np
 
 from arlo.client import AsyncClient
 from arlo.control.gateway.admin import AdminClient
-from arlo.report.page import render, write
-from arlo.report.table import table
 from benchmarks.demos.common import command, ended, say, send, served
 from benchmarks.demos.data import cache_root
 from benchmarks.harness import machine
@@ -129,33 +127,10 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     result = {"loads": loads, "machine": machine()}
     (args.out / "result.json").write_text(json.dumps(result, indent=1) + os.linesep)
-    head = [
-        "texts a second",
-        "texts",
-        "answered",
-        "failed",
-        "pieces",
-        "right",
-        "expected",
-        "mean, ms",
-        "p98, ms",
-        "rows",
-    ]
-    rows = [
-        [
-            f"{one['rate']:g}" if one["rate"] else "one at a time",
-            *(str(one[key]) for key in ("roots", "answered", "failed", "pieces")),
-            *(f"{one[key]:.1%}" for key in ("accuracy", "accuracy_expected")),
-            *(f"{one[key]:.1f}" for key in ("mean_ms", "p98_ms")),
-            ", ".join(f"{count} {name}" for name, count in one["rows"].items()),
-        ]
-        for one in loads
-    ]
-    what = ["Descriptions of packages into sections, in pieces of 64 tokens; SLO 100 ms; one worker on a CPU."]
-    write(args.out / "index.html", render("A pipeline on real texts", [table(head, rows)], what=what))
-    for row in (head, *rows):
-        print("  ".join(row))
-    print(f"\n{args.out / 'result.json'}, {args.out / 'index.html'}")
+    for one in loads:
+        how = f"at {one['rate']:g}/s" if one["rate"] else "one at a time"
+        print(f"{how}: {one['answered']} of {one['roots']} texts answered in {one['pieces']} pieces, {one['rows']}")
+        print(f"  {one['accuracy']:.1%} right, mean {one['mean_ms']:.1f}, p98 {one['p98_ms']:.1f} ms")
     return 1 if any(one["answered"] + one["failed"] != one["roots"] for one in loads) else 0
 
 

@@ -1,6 +1,6 @@
 """CPU of the gateway for a request, in front of an upstream that answers at once, and the latency that it adds.
 
-    python -m benchmarks.load.cpu [CASE...] [--seconds 4] [--rounds 5] [--before PROGRAM]
+    python -m benchmarks.load.cpu [CASE...] [--seconds 4] [--rounds 5]
 
 rows         requests of 10 to 60 tokens, padded to 64, over 4 connections, at equal offered rates (Poisson) and at
              saturation (closed loop), compared with nginx `grpc_pass`, which only relays bytes, and the bare upstream
@@ -9,12 +9,10 @@ text         the HTTP API: a text of 48 words (64 tokens) as JSON in, the vector
 cascade      a row that a cascade's first stage answers, and one that escalates, compared with a plain model's row
 batches      a row in a batch of about eight compared with a row alone, under `arlo serve` with real Triton workers
 latency      latency added by the gateway at concurrency 1, p50, before a real Triton worker (emulated engine, 0 ms)
-instructions instructions and memory allocations of a request, by valgrind's callgrind: they hardly depend on other
-             work on the machine
 
 The gateway runs as it ships, with eight instances. Contenders take turns; figures are medians over the rounds, and
 CPU is user + system time of the contender's own processes over the requests answered. A rate that the machine does not
-carry is omitted and reported. `--before` adds an earlier build of the gateway to the turns of `rows` and `text`.
+carry is omitted and reported.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,7 +70,6 @@ TEXT = (
     "dusk unless the wind is stronger than its helmswoman likes; passengers should bring warm clothes, sandwiches, and "
     "thermoses, because notoriously unpredictable weather has cancelled several such crossings since early September."
 )
-COUNTED = ("operator new(unsigned long)", "malloc", "recv", "send", "epoll_wait")
 Load = Callable[[float], int | None]  # offers load for so many seconds: requests answered; None: not all were
 Turns = Mapping[str, tuple[Measured, Load]]
 
@@ -149,10 +145,8 @@ def rows(work: Path, stack: contextlib.ExitStack, args: argparse.Namespace) -> d
     command = [harness.need("nginx", "apt-get install nginx-light"), "-e", "stderr", "-c", conf]
     ports["nginx"] = stack.enter_context(harness.Program(command, log=work / "nginx.log")), port
     harness.wait_for_port(port)
-    programs = {"gateway": None, **({"before": args.before} if args.before else {})}
-    for name, program in programs.items():
-        running = stack.enter_context(harness.gateway(work / name, plain(at, dims=384), program=program))
-        ports[name] = Measured(running.pid), harness.port_of(running)
+    running = stack.enter_context(harness.gateway(work / "gateway", plain(at, dims=384)))
+    ports["gateway"] = Measured(running.pid), harness.port_of(running)
     ports["direct"] = direct, at
     found = {}
     for rate in args.rates:
@@ -195,13 +189,11 @@ def text(work: Path, stack: contextlib.ExitStack, args: argparse.Namespace) -> d
     for dims in (384, 4):
         _, at = stack.enter_context(upstream(work, dims))
         wanted = plain(at, dims=dims, tokenizer=json.dumps(about))
-        for which, program in {"": None, **({"before ": args.before} if args.before else {})}.items():
-            folder = work / f"gateway{dims}{which.strip()}"
-            running = stack.enter_context(harness.gateway(folder, wanted, program=program, threads=1))
-            for name, body in inputs.items():
-                path = work / f"{name}.json"
-                path.write_text(json.dumps({"model": "bench", **body}))
-                turns[f"{which}{name}, {dims} numbers"] = Measured(running.pid), asking(running.api, path)
+        running = stack.enter_context(harness.gateway(work / f"gateway{dims}", wanted, threads=1))
+        for name, body in inputs.items():
+            path = work / f"{name}.json"
+            path.write_text(json.dumps({"model": "bench", **body}))
+            turns[f"{name}, {dims} numbers"] = Measured(running.pid), asking(running.api, path)
     return in_turns(turns, args)
 
 
@@ -302,59 +294,7 @@ def latency(work: Path, _: contextlib.ExitStack, args: argparse.Namespace) -> di
     return asyncio.run(run())
 
 
-def calls_of(profile: str) -> Counter[str]:
-    """Calls of each function in a file that callgrind wrote, where names are given once, then numbered."""
-    names: dict[str, str] = {}
-    calls: Counter[str] = Counter()
-    called = ""
-    for line in profile.splitlines():
-        if match := re.match(r"(c?fn)=\((\d+)\)(?: (.*))?", line):
-            if match[3]:
-                names[match[2]] = match[3]
-            if match[1] == "cfn":
-                called = match[2]
-        elif line.startswith("calls="):
-            calls[names[called]] += int(line[6:].split()[0])
-    return calls
-
-
-def instructions(work: Path, stack: contextlib.ExitStack, args: argparse.Namespace) -> dict[str, Any]:
-    valgrind = harness.need("valgrind", "apt-get install valgrind")
-    count, profile, program = 2000, work / "profile", work / "arlo-gateway"
-    options = f"--tool=callgrind --callgrind-out-file={profile} --instr-atstart=no"
-    program.write_text(f'#!/bin/sh\nexec {valgrind} {options} {harness.binary("arlo-gateway")} "$@"\n')
-    program.chmod(0o755)
-    _, at = stack.enter_context(upstream(work, 384))
-    with harness.gateway(work / "gateway", plain(at, dims=384), program=program) as running:
-
-        def load(requests: int) -> None:
-            flags = ("--concurrency", "1", "--channels", "4", "--requests", str(requests))
-            report = harness.load(work, harness.port_of(running), PAYLOADS, *flags)
-            if report["codes"] != {"0": requests}:
-                raise SystemExit(f"requests failed: {report}")
-
-        pids = Measured(running.pid).pids()
-        pid = next(pid for pid in pids if "callgrind" in Path(f"/proc/{pid}/comm").read_text())
-        load(300)
-        for state, requests in (("on", count), ("off", 0)):
-            subprocess.run(["callgrind_control", "-i", state, str(pid)], check=True, stdout=subprocess.DEVNULL)
-            if requests:
-                load(requests)
-    said = subprocess.run(["callgrind_annotate", str(profile)], check=True, capture_output=True, text=True).stdout
-    total = re.search(r"^\s*([\d,]+) \([\s\d.]+%\)\s+PROGRAM TOTALS", said, re.MULTILINE)
-    assert total is not None, said
-    calls = calls_of(profile.read_text())
-    found = {
-        "instructions": round(int(total[1].replace(",", "")) / count),
-        "calls": {name: round(calls[name] / count, 2) for name in COUNTED},
-    }
-    print(f"  {found}")
-    return found
-
-
-CASES = {
-    each.__name__: each for each in (rows, text, cascade, batches, latency, instructions)
-}  # fmt: skip
+CASES = {each.__name__: each for each in (rows, text, cascade, batches, latency)}
 
 
 def main() -> int:
@@ -363,7 +303,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement (default: 4)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rates", type=int, nargs="+", default=list(RATES), help="of `rows`; 0: saturation")
-    parser.add_argument("--before", type=Path, metavar="PROGRAM", help="the arlo-gateway of an earlier build")
     args = parser.parse_args()
     if unknown := set(args.cases) - set(CASES):
         parser.error(f"no case {unknown.pop()!r}: there are {', '.join(CASES)}")

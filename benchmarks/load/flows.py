@@ -293,7 +293,7 @@ class Tokens:
         text = f'[flow]\nname = "{NAME}"\nslo_ms = {slo_ms:g}\n[[flow.stage]]\nname = "tokens"\n'
         for at, variant in enumerate(self.spec.variants):
             right = [of[at] for of in self.spec.accuracy.values()]
-            text += write_variant(work, f"t{at}", lengths[-1], variant.latency, np.zeros((10, 2), np.float32))
+            text += write_variant(work, f"t{at}", lengths[-1], variant.engines[-1][1], np.zeros((10, 2), np.float32))
             text += (
                 f"tokens = {variant.tokens}\naccuracy = {np.mean(right)}\nbins = {lengths}\nbin_accuracy = {right}\n"
             )

@@ -1,14 +1,13 @@
 """Millions of mixed requests through one gateway: memory and descriptors stay flat, and the books add up.
 
-Two real Triton workers have emulated engines that answer at once; instances of arlo-instant-upstream take the load that
-Triton is too slow for. In each of ten steps arlo-loadgen sends its share of the requests, 64 at a time: one row of 1 to
-512 tokens, eight rows, and one in fifty that is wrong in one of five ways. Meanwhile other clients misbehave: streams
-that end well or are cut off, calls cancelled or with deadlines of milliseconds, connections that break off within a
-message. After each step, once the gateway is idle, the figures are taken:
+Instances of arlo-instant-upstream answer at once. In each of ten steps arlo-loadgen sends its share of the requests, 64
+at a time: one row of 1 to 512 tokens, eight rows, and one in fifty that is wrong in one of five ways. Meanwhile other
+clients misbehave: streams that end well or are cut off, calls cancelled or with deadlines of milliseconds, connections
+that break off within a message. After each step, once the gateway is idle, the figures are taken:
 
     rss_mb, descriptors   of the gateway
     books                 rows and requests as the gateway counts them (`Stats`), and as clients saw them
-    executed, by_triton   rows that workers executed, and those of them by Triton
+    executed              rows that the upstream executed
 
 The books add up when nothing is queued or in flight at rest; when each row that arrived, and each request that was
 refused unread, has ended once; when clients of arlo-loadgen saw every answer sent to them; and when the workers
@@ -32,15 +31,12 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from arlo.workers import LocalPool
-from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
-from tests.fakes.gateway import Gateway, Instance, deployment, gateway_of
+from tests.fakes.gateway import Gateway, gateway_of
 from tests.fakes.raw_http2 import RawHttp2
-from tests.fakes.triton_workers import Workers
 
 LENGTHS = (64, 512)
-INSTANT = 8  # instances of each length that answer at once
+INSTANCES = 8  # of each length
 STEPS = 10
 WRONG_EVERY = 50
 GROWN_MB, GROWN_DESCRIPTORS = 30, 10  # from the second step on
@@ -169,44 +165,36 @@ def books_of(stats: Any) -> dict[str, int]:
     }
 
 
-async def at_rest(gateway: Gateway, workers: Workers, instant: str) -> tuple[dict[str, int], int, int]:
-    """The books once nothing moves any more, and the rows that were executed by Triton and by `instant`."""
-    seen: list[tuple[dict[str, int], int, int]] = []
+async def at_rest(gateway: Gateway, upstream: str) -> tuple[dict[str, int], int]:
+    """The books once nothing moves any more, and the rows that were executed."""
+    seen: list[tuple[dict[str, int], int]] = []
     for _ in range(200):
         stats = await gateway.stats_when(lambda s: s.queued + s.parked + s.in_flight == 0, "all at rest", timeout_s=60)
-        triton = 0
-        for worker, length in enumerate(LENGTHS):
-            triton += await workers.executions(worker, f"bench_len{length}")
-        seen.append((books_of(stats), triton, await asyncio.to_thread(executed_by, instant)))
+        seen.append((books_of(stats), await asyncio.to_thread(executed_by, upstream)))
         if len(seen) > 5 and all(each == seen[-1] for each in seen[-5:]):
             break
         await asyncio.sleep(0.1)
     return seen[-1]
 
 
-def executed_by(instant: str) -> int:
-    """Rows that `instant` executed since its start."""
-    with grpc.insecure_channel(instant) as channel:
+def executed_by(upstream: str) -> int:
+    """Rows that the upstream executed since its start."""
+    with grpc.insecure_channel(upstream) as channel:
         statistics = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStatistics(
             service_pb2.ModelStatisticsRequest()
         )
     return int(statistics.model_stats[0].execution_count)
 
 
-def deployment_of(workers: Workers, instant: str) -> Any:
-    """One instance of each length on Triton, and INSTANT more on `instant`, which are chosen first."""
-    manifest = workers.manifests["bench"]
-    runtimes = {runtime.max_length: runtime for runtime in manifest.runtimes}
-    instances = [
-        Instance(f"i{number}.{length}", f"i{number}", instant, runtimes[length])
-        for number in range(INSTANT)
-        for length in LENGTHS
-    ]
-    instances += [
-        Instance(f"w{worker}.{length}", f"w{worker}", workers.endpoints[worker], runtimes[length])
-        for worker, length in enumerate(LENGTHS)
-    ]
-    return deployment(manifest, instances, slo_ms=1500, default_timeout_ms=20_000, inflight_limit=2)
+def deployment_of(upstream: str) -> Any:
+    """INSTANCES of each length."""
+    wanted = harness.deployment(upstream, f"bench_len{LENGTHS[0]}", LENGTHS[0], dims=4, instances=INSTANCES)
+    longer = harness.deployment(upstream, f"bench_len{LENGTHS[1]}", LENGTHS[1], dims=4, instances=INSTANCES)
+    for instance in longer.instances:
+        instance.id = f"longer.{instance.id}"
+    wanted.runtimes.extend(longer.runtimes)
+    wanted.instances.extend(longer.instances)
+    return wanted
 
 
 async def step(work: Path, gateway: Gateway, count: int, sent: list[bytes]) -> dict[str, Any]:
@@ -233,8 +221,8 @@ def wrong_of(books: dict[str, int], executed: int, codes: dict[str, int], rows_s
     return [what for what, holds in checks.items() if not holds]
 
 
-async def soak(work: Path, workers: Workers, instant: str, requests: int) -> dict[str, Any]:
-    wanted = deployment_of(workers, instant)
+async def soak(work: Path, upstream: str, requests: int) -> dict[str, Any]:
+    wanted = deployment_of(upstream)
     sent, rows_a_cycle = payloads()
     count = max(1, round(requests / STEPS / len(sent))) * len(sent)  # whole cycles, so that the rows are known
     steps: list[dict[str, Any]] = []
@@ -247,8 +235,7 @@ async def soak(work: Path, workers: Workers, instant: str, requests: int) -> dic
             await others.stop()
             for code, seen in report["codes"].items():
                 codes[code] = codes.get(code, 0) + seen
-            books, triton, instantly = await at_rest(gateway, workers, instant)
-            executed = triton + instantly
+            books, executed = await at_rest(gateway, upstream)
             measured = harness.Measured(gateway.pid)
             wrong = wrong_of(books, executed, codes, rows_a_cycle * number * count // len(sent))
             steps.append(
@@ -277,7 +264,6 @@ async def soak(work: Path, workers: Workers, instant: str, requests: int) -> dic
         "grown_descriptors": grown_fds,
         "books": books,
         "executed": executed,
-        "by_triton": triton,
         "codes": codes,
         "others": others.done,
         "steps": steps,
@@ -286,23 +272,11 @@ async def soak(work: Path, workers: Workers, instant: str, requests: int) -> dic
 
 async def run(requests: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        repository = work / "repository"
-        manifest = write_emulated_repository(
-            repository, model="bench", max_lengths=LENGTHS, latency_ms=[0.0] * len(LENGTHS)
-        )
-        async with LocalPool(repository, workers=2, run_dir=work / "run", metrics=False) as pool:
-            workers = Workers(pool, {"bench": manifest})
-            await workers.start()
-            port = harness.free_port()
-            command = [harness.binary("arlo-instant-upstream"), "--port", str(port)]
-            command += ["--output", "embedding:FP32:1,4"]
-            try:
-                with harness.Program(command, log=work / "instant.log"):
-                    await asyncio.to_thread(harness.wait_for_port, port)
-                    return await soak(work, workers, f"127.0.0.1:{port}", requests)
-            finally:
-                await workers.close()
+        work, port = Path(folder), harness.free_port()
+        command = [harness.binary("arlo-instant-upstream"), "--port", port, "--output", "embedding:FP32:1,4"]
+        with harness.Program(command, log=work / "upstream.log"):
+            await asyncio.to_thread(harness.wait_for_port, port)
+            return await soak(work, f"127.0.0.1:{port}", requests)
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ def main() -> int:
             subprocess.run([*command, f"--benchmark_out={out}", "--benchmark_out_format=json"], check=True)
             text = out.read_text()
             found += json.loads(text)["benchmarks"] if text else []  # nothing of it passed the filter
-    keep = ("ns_decision", "ns_pair", "demoted", "rows_per_batch")
+    keep = ("ns_decision", "ns_pair", "demoted")
     rows = {
         b["name"]: {k: round(b[k], 3) for k in keep if k in b} or {"ns": round(b["cpu_time"], 1)}
         for b in found

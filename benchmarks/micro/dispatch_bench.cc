@@ -8,11 +8,9 @@
 //   ns_pair       median over the repetitions' slices of one arrive + one finish
 //   ns_decision   median of arrive alone, heap update included (slices of arrivals only)
 //   demoted       share of requests that started above their ideal level: quality, in addition to time
-// `batches`: the same per row, where instances hold all lengths and execute batches of 16.
 //
 // `pair` keeps two requests outstanding per instance throughout. With `capacity` 0 an instance's M is what it does in
-// an SLO of 150 ms; with 2 the cluster is at its capacity, and rs looks at all L levels most of the time. `burst` is
-// the paper's own experiment: 2 N requests arrive at an empty cluster; there every call is an arrival.
+// an SLO of 150 ms.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -97,17 +95,12 @@ Scheduler make(Policy policy, int instances, int max_peek, int capacity) {
   return scheduler;
 }
 
-Scheduler make_for(Policy policy, const benchmark::State& state) {
-  return make(policy, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)),
-              static_cast<int>(state.range(2)));
-}
-
 // A steady load of two requests for each instance; each step is one arrival and one finish.
 class Load {
  public:
-  // `limited`: each request is due after 150 ms and dead after a second.
-  Load(Policy policy, const benchmark::State& state, bool limited = false)
-      : scheduler_(make_for(policy, state)), limited_(limited) {
+  Load(Policy policy, const benchmark::State& state)
+      : scheduler_(make(policy, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)),
+                        static_cast<int>(state.range(2)))) {
     const auto instances = static_cast<int>(state.range(0));
     running_.reserve(static_cast<std::size_t>(instances));
     out_.reserve(1024);
@@ -121,12 +114,7 @@ class Load {
 
   void arrive() {
     now_ += 2'000;
-    arlo::dispatch::Arrival arrival{.length = draws().length[next_ % kDraws]};
-    if (limited_) {
-      arrival.due = now_ + 150'000'000;
-      arrival.deadline = now_ + 1'000'000'000;
-    }
-    scheduler_.arrive(next_, arrival, now_, out_);
+    scheduler_.arrive(next_, {.length = draws().length[next_ % kDraws]}, now_, out_);
     ++next_;
     take();
   }
@@ -155,7 +143,6 @@ class Load {
   }
 
   Scheduler scheduler_;
-  bool limited_;
   Actions out_;
   std::vector<RequestHandle> running_;
   TimeNs now_ = 0;
@@ -196,8 +183,8 @@ void pair(benchmark::State& state, Policy policy) {
 }
 
 // A slice of arrivals, then as many finishes: the load swings by a slice around two for each instance.
-void decide(benchmark::State& state, Policy policy, bool limited) {
-  Load load(policy, state, limited);
+void decision(benchmark::State& state, Policy policy) {
+  Load load(policy, state);
   std::vector<double> arrivals;
   std::vector<double> finishes;
   while (state.KeepRunning()) {
@@ -216,178 +203,17 @@ void decide(benchmark::State& state, Policy policy, bool limited) {
   state.counters["demoted"] = load.demoted();
 }
 
-void decision(benchmark::State& state, Policy policy) { decide(state, policy, false); }
-void decision_limited(benchmark::State& state, Policy policy) { decide(state, policy, true); }
-
-// The paper's experiment: 2 N requests at once on an idle cluster. Per burst: 0.737 ms for 2,400 requests there.
-void burst(benchmark::State& state, Policy policy) {
-  const auto instances = static_cast<int>(state.range(0));
-  Actions out;
-  out.reserve(static_cast<std::size_t>(instances) * 2);
-  std::vector<double> bursts;
-  while (state.KeepRunning()) {
-    Scheduler scheduler = make_for(policy, state);
-    out.clear();
-    const auto begin = Clock::now();
-    for (int i = 0; i < 2 * instances; ++i) {
-      const auto draw = static_cast<std::uint64_t>(i);
-      scheduler.arrive(draw, {.length = draws().length[draw % kDraws]}, 0, out);
-    }
-    const double ns = ns_since(begin);
-    bursts.push_back(ns);
-    state.SetIterationTime(ns * 1e-9);
-  }
-  state.counters["ms_burst"] = median(bursts) * 1e-6;
-  state.counters["ns_decision"] = median(bursts) / (2 * instances);
-}
-
-// Instances that hold all lengths and execute batches of 16, with a line for each length. A step is 16 arrivals and the
-// end of one batch, whose last row starts the next one.
-class BatchLoad {
- public:
-  static constexpr int kRows = 16;
-
-  BatchLoad(Policy policy, int instances, bool limited)
-      : scheduler_(Options{.policy = policy, .max_queued = 1 << 24, .batching = arlo::dispatch::Batching::kDeadline}),
-        limited_(limited) {
-    std::vector<arlo::dispatch::RuntimeId> all;
-    for (std::int32_t length = kStep; length <= kLevels * kStep; length += kStep) {
-      const TimeNs alone = 1'000'000 + length * 2'000;
-      all.push_back(scheduler_.add_runtime(RuntimeSpec{.max_length = length,
-                                                       .max_batch = kRows,
-                                                       .capacity = 100,
-                                                       .latency = {{length, 1, alone}, {length, kRows, 4 * alone}}}));
-    }
-    const auto bundle = scheduler_.add_bundle(all);
-    for (int i = 0; i < instances; ++i) scheduler_.join(bundle, 1, 0, out_);
-    for (int i = 0; i < 2 * kRows * instances; ++i) arrive();  // the first ones start alone
-    for (int i = 0; i < 8 * instances; ++i) step();
-    started_ = batches_ = 0;
-  }
-
-  // Returns the time of what decides: the arrivals, and the last finish.
-  double step() {
-    const auto begin = Clock::now();
-    const std::size_t at = draws().victim[next_ % kDraws] % running_.size();
-    std::swap(running_[at], running_.back());
-    const std::vector<RequestHandle> batch = std::move(running_.back());
-    running_.pop_back();
-    for (std::size_t i = 0; i < batch.size(); ++i) arrive();  // as many as leave
-    const double arrivals = ns_since(begin);
-    for (std::size_t i = 0; i + 1 < batch.size(); ++i) finish(batch[i]);
-    const auto last = Clock::now();
-    finish(batch.back());
-    return arrivals + ns_since(last);
-  }
-
-  [[nodiscard]] std::int64_t started() const { return started_; }
-  [[nodiscard]] double rows_per_batch() const {
-    return static_cast<double>(started_) / static_cast<double>(std::max<std::int64_t>(batches_, 1));
-  }
-
- private:
-  void arrive() {
-    now_ += 100;
-    arlo::dispatch::Arrival arrival{.length = draws().length[next_ % kDraws]};
-    if (limited_) {
-      arrival.due = now_ + 150'000'000;
-      arrival.deadline = now_ + 1'000'000'000;
-    }
-    scheduler_.arrive(next_++, arrival, now_, out_);
-    take();
-  }
-
-  void finish(RequestHandle handle) {
-    scheduler_.finish(handle, arlo::dispatch::Verdict::kAnswered, now_, out_);
-    take();
-  }
-
-  void take() {
-    for (const Action& action : out_) {
-      if (action.kind != arlo::dispatch::ActionKind::kStart) continue;
-      ++started_;
-      if (action.batch == arlo::dispatch::kNone || batches_ == 0 || action.batch != last_) {
-        running_.emplace_back();
-        ++batches_;
-      }
-      last_ = action.batch;
-      running_.back().push_back(action.handle);
-    }
-    out_.clear();
-  }
-
-  Scheduler scheduler_;
-  bool limited_;
-  Actions out_;
-  std::vector<std::vector<RequestHandle>> running_;
-  arlo::dispatch::BatchId last_ = arlo::dispatch::kNone;
-  TimeNs now_ = 0;
-  std::uint64_t next_ = 0;
-  std::int64_t started_ = 0;
-  std::int64_t batches_ = 0;
-};
-
-// Per row: ns_decision of arriving and of forming the batch, ns_pair of all of it.
-void batches(benchmark::State& state, Policy policy) {
-  BatchLoad load(policy, static_cast<int>(state.range(0)), state.range(1) != 0);
-  std::vector<double> decisions;
-  std::vector<double> all;
-  while (state.KeepRunning()) {
-    const std::int64_t before = load.started();
-    const auto begin = Clock::now();
-    double decided = 0;
-    for (int i = 0; i < kSlice; ++i) decided += load.step();
-    const double ns = ns_since(begin);
-    const auto rows = static_cast<double>(load.started() - before);
-    decisions.push_back(decided / rows);
-    all.push_back(ns / rows);
-    state.SetIterationTime(ns * 1e-9);
-  }
-  state.counters["ns_decision"] = median(decisions);
-  state.counters["ns_pair"] = median(all);
-  state.counters["rows_per_batch"] = load.rows_per_batch();
-}
-
 void common(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"instances", "peek", "capacity"})->UseManualTime()->MinTime(0.2);
 }
 
 int register_all() {
-  // The bar: 1,200 instances, 12 levels, rs as configured by default.
-  common(benchmark::RegisterBenchmark("rs/pair", pair, Policy::kRs)->Args({1200, 6, 0}));
-  common(benchmark::RegisterBenchmark("rs/decision", decision, Policy::kRs)->Args({1200, 6, 0}));
-  common(benchmark::RegisterBenchmark("rs/pair", pair, Policy::kRs)->Args({1200, 6, 2})->Args({1200, 12, 2}));
-  common(benchmark::RegisterBenchmark("rs/decision", decision, Policy::kRs)->Args({1200, 6, 2})->Args({1200, 12, 2}));
-  common(benchmark::RegisterBenchmark("rs/burst", burst, Policy::kRs)->Args({1200, 6, 0}));
   for (const Policy policy :
-       {Policy::kIlb, Policy::kIg, Policy::kInfaas, Policy::kUniform, Policy::kEft, Policy::kLate}) {
+       {Policy::kRs, Policy::kIlb, Policy::kIg, Policy::kInfaas, Policy::kUniform, Policy::kEft, Policy::kLate}) {
     const std::string name(arlo::dispatch::policy_name(policy));
-    common(benchmark::RegisterBenchmark((name + "/pair").c_str(), pair, policy)->Args({300, 6, 0})->Args({1200, 6, 0}));
-    common(benchmark::RegisterBenchmark((name + "/decision").c_str(), decision, policy)
-               ->Args({300, 6, 0})
-               ->Args({1200, 6, 0}));
+    common(benchmark::RegisterBenchmark((name + "/pair").c_str(), pair, policy)->Args({1200, 6, 0}));
+    common(benchmark::RegisterBenchmark((name + "/decision").c_str(), decision, policy)->Args({1200, 6, 0}));
   }
-  for (const Policy policy : {Policy::kRs, Policy::kEft, Policy::kLate}) {
-    const std::string name(arlo::dispatch::policy_name(policy));
-    common(benchmark::RegisterBenchmark((name + "/decision_limited").c_str(), decision_limited, policy)
-               ->Args({1200, 6, 0}));
-  }
-  for (const Policy policy : {Policy::kRs, Policy::kEft, Policy::kLate}) {
-    const std::string name = std::string(arlo::dispatch::policy_name(policy)) + "/batches";
-    benchmark::RegisterBenchmark(name.c_str(), batches, policy)
-        ->ArgNames({"instances", "limited"})
-        ->Args({1200, 0})
-        ->Args({1200, 1})
-        ->UseManualTime()
-        ->MinTime(0.2);
-  }
-  // Fig. 9: over the number of instances and L, at capacity so that L counts.
-  auto* sweep = benchmark::RegisterBenchmark("rs/sweep", pair, Policy::kRs);
-  for (const int instances : {200, 400, 600, 800, 1000, 1200}) {
-    for (const int peek : {1, 2, 4, 6, 8, 12}) sweep->Args({instances, peek, 2});
-  }
-  common(sweep);
-  sweep->MinTime(0.05);
   return 0;
 }
 

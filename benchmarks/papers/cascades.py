@@ -4,10 +4,9 @@
 
 Tabi: confidences follow its Fig. 8 for SST-2 and MNLI (Eq. 4 acts like a cut at (1 + c) / 2), and the accuracy of rows
 above and below the cut follows section 7.3. Its mean of Table 2 is simulated with one worker for each stage and almost
-no load, as the paper measures in a closed loop; Table 5 in the same way, with its exits. For the eight tasks without a
-breakdown, the share of rows that escalate is the one that Table 2 implies. HybridServe: energy is the sum of reach
-times energy, with energy by parameters and by the exits that it prints; replicas by its rule on 12 GPUs. Nothing is
-tuned; if two numbers of a paper disagree, both are shown.
+no load, as the paper measures in a closed loop; Table 5 in the same way, with its exits. HybridServe: energy is the sum
+of reach times energy, with energy by parameters and by the exits that it prints; replicas by its rule on 12 GPUs.
+Nothing is tuned; if two numbers of a paper disagree, both are shown.
 """
 
 from __future__ import annotations
@@ -48,12 +47,6 @@ TABI: dict[str, dict[str, Any]] = {
     },
 }
 OVERHEAD_MS = 2.3  # excess of MNLI's mean over the sum of its parts; the paper says at most 5
-# Table 2, mean ms: INFaaS and Tabi, for the tasks without other figures.
-OTHERS = {
-    "RTE": (38.1, 30.0), "QQP": (25.4, 16.0), "MRPC": (24.9, 16.5), "CoLA": (22.5, 15.7), "QNLI": (26.0, 18.7),
-    "STS-B": (21.2, 13.4), "MASSIVE": (20.9, 13.5), "CLINC": (21.3, 14.8),
-}  # fmt: skip
-SMALL_SHARE, KEPT = 7 / 25.8, 0.85  # of the large model's time that the small one takes (MNLI); Table 3, about
 # Section 7.5: DeBERTa-base between the two of MNLI. Mean, median and p99 of two and of three stages, printed.
 THREE = {"ms": (7.0, 20.0, 25.8), "exits": (0.456, 0.368, 0.176)}
 PRINTED_THREE = {"mean": 0.084, "median": -0.023, "p99": 0.703}
@@ -123,13 +116,6 @@ def alone(ms: tuple[float, ...], journeys: Journeys, rules: Rules, random: np.ra
     rows = Listed(np.cumsum(gaps).astype(np.int64), np.full(len(gaps), 100, np.int32))
     alone = Dispatch(batching="one")
     return run(scenario_of(stages, rules, journeys, rows, workers=(1,) * len(ms), slo_ms=1000.0, dispatch=alone))
-
-
-def others() -> dict[str, float]:
-    """Share of the rows that go on, by Table 2's means alone: small + o + r large kept = mean."""
-    return {
-        task: (mean - OVERHEAD_MS - SMALL_SHARE * infaas) / (KEPT * infaas) for task, (infaas, mean) in OTHERS.items()
-    }
 
 
 def three_stages() -> dict[str, dict[str, float]]:
@@ -202,10 +188,6 @@ def main() -> int:
         for c, by_rule in found["exits"].items():
             said = ", ".join(f"{rule} {share:.1%}" for rule, share in by_rule.items())
             print(f"  c {c}: exits {said} (paper {paper['exits'][float(c)]:.1%})")
-    figures["reach_by_table_2"] = others()
-    print(
-        "Tabi, rows that go on by Table 2: " + ", ".join(f"{t} {r:.0%}" for t, r in figures["reach_by_table_2"].items())
-    )
     figures["three_stages"] = three = three_stages()
     words = (f"{name} {value:+.1%} (paper {three['paper'][name]:+.1%})" for name, value in three["found"].items())
     print(f"Tabi, three stages over two on MNLI: {', '.join(words)}")

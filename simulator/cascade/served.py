@@ -7,7 +7,6 @@ records in the order of their arrival, and start again from the first.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +16,12 @@ from numpy.typing import NDArray
 
 from arlo import _core
 from arlo.cascade.decide import REASONS
-from arlo.cascade.energy import energy_mj, modelled_joules, per_request
+from arlo.cascade.energy import energy_mj
 from arlo.cascade.spec import Rules
 from arlo.errors import ConfigError
 from arlo.planning.planner import PlannerSettings
 from arlo.simulator.report.result import ENGINE_OUTCOMES, Figures
-from arlo.simulator.scenario.scenario import Allocate, Dispatch, RuntimeModel, Scenario, Workload
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, Rows, RuntimeModel, Scenario, Workload
 
 MS_NS = 1_000_000
 
@@ -35,6 +34,7 @@ class Journeys:
     correct: NDArray[np.bool_]  # [records, stages]: of the answer of a row that ends there
     agrees: NDArray[np.bool_] | None = None  # [records, stages]: it is the last stage's; None: not known
     tokens: NDArray[np.int32] | None = None  # [records, stages]: as that stage gets it; None, or 0: all
+    length: NDArray[np.int64] | None = None  # [records], tokens; None: the workload's
 
     def __post_init__(self) -> None:
         if self.correct.shape != self.confidence.shape or self.confidence.ndim != 2:
@@ -52,14 +52,13 @@ def scenario_of(
     *,
     workers: Sequence[int],
     names: Sequence[str] = (),
-    lengths: NDArray[np.int32] | None = None,
     served: ServedCascade | None = None,
     **fields: Any,
 ) -> Scenario:
     """Rows of one cascade, cheapest stage first. `rules` None: there is one stage, which answers all.
 
-    `workers`: of each stage; one number: all hold all stages. `lengths` [rows]: in place of the workload's. `served`:
-    what else is known of it. `fields`: others of Scenario.
+    `workers`: of each stage; one number: all hold all stages. `served`: what else is known of it. `fields`: others of
+    Scenario.
     """
     if journeys.confidence.shape[1] != len(stages) or len(workers) not in (1, len(stages)):
         raise ConfigError(f"there are {len(stages)} stages: give confidences and workers of each")
@@ -72,7 +71,7 @@ def scenario_of(
         "overhead_ms": 0.0,
     }
     cascade = served or ServedCascade()
-    some = next(workload.chunks(), (None, np.ones(1, np.int32)))[1] if lengths is None else lengths
+    some = next(workload.chunks(), (None, np.ones(1, np.int32)))[1] if journeys.length is None else journeys.length
     return Scenario(
         **{**own, **fields},
         workload=workload,
@@ -87,13 +86,12 @@ def scenario_of(
             rules=rules,
             journeys=journeys,
             names=tuple(names),
-            lengths=lengths,
             work_s=sum(_alone_s(models, some) for models in stages),
         ),
     )
 
 
-def _alone_s(models: Sequence[RuntimeModel], lengths: NDArray[np.int32]) -> float:
+def _alone_s(models: Sequence[RuntimeModel], lengths: NDArray[np.integer[Any]]) -> float:
     """Mean time of rows alone at a stage, each on the shortest runtime that takes it."""
     ends = np.asarray([model.max_length for model in models])
     at = np.minimum(np.searchsorted(ends, lengths), len(ends) - 1)
@@ -107,19 +105,16 @@ class ServedCascade:
     rules: Rules | None = None
     journeys: Journeys = Journeys(confidence=np.ones((1, 1)), correct=np.ones((1, 1), np.bool_))
     names: tuple[str, ...] = ()
-    lengths: NDArray[np.int32] | None = None  # [rows], tokens
     auto_price: bool = False
     margin_ms: float = 2.0
-    marks_s: tuple[float, ...] = ()  # moments that the rows are also counted between
-    watts: tuple[float, float] | None = None  # of a worker that waits, and one that executes
-    energy: Sequence[Sequence[tuple[int, int, float]]] = ()  # where there are none: of each stage (tokens, rows, mJ)
+    energy: Sequence[Sequence[tuple[int, int, float]]] = ()  # of each stage: (tokens, rows, mJ); empty: not known
     ahead: int = 2
     work_s: float = 0.0  # of a row alone at every stage
 
     def planner(self, settings: PlannerSettings, scenario: Scenario) -> None:
         return None
 
-    def begin(self, engine: _core.Simulation, scenario: Scenario) -> Rows:
+    def begin(self, engine: _core.Simulation, scenario: Scenario) -> CascadeRows:
         if self.rules is not None:
             tokens = self.journeys.tokens
             engine.set_cascade(
@@ -133,7 +128,7 @@ class ServedCascade:
             )
         elif len(self.names) > 1:
             raise ConfigError("without rules there is one stage, which answers every row")
-        return Rows(self, engine, scenario)
+        return CascadeRows(self, engine, scenario)
 
 
 def twin(rules: Rules) -> _core.CascadeRules:
@@ -152,10 +147,8 @@ def twin(rules: Rules) -> _core.CascadeRules:
     )
 
 
-class Rows:
+class CascadeRows(Rows):
     """The rows of one run."""
-
-    plans = False
 
     def __init__(self, cascade: ServedCascade, engine: _core.Simulation, scenario: Scenario) -> None:
         self._cascade, self._engine, self._scenario = cascade, engine, scenario
@@ -165,67 +158,46 @@ class Rows:
     def feed(
         self, arrived: NDArray[np.int64], length: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], None]:
-        if self._cascade.lengths is not None:
-            length = self._cascade.lengths[self._fed : self._fed + len(arrived)]
+        if (known := self._cascade.journeys.length) is not None:
+            length = known[np.arange(self._fed, self._fed + len(arrived)) % len(known)].astype(np.int32)
         self._fed += len(arrived)
         return arrived, np.minimum(length, self._longest).astype(np.int32), None
 
-    def sample(self, planner: Any, now_s: float) -> None:
-        pass
-
-    def tell(self, planner: Any) -> None:
-        pass
-
     def figures(self) -> Figures:
-        cascade, columns = self._cascade, self._engine.columns()
-        answered, arrived_s = columns["latency_ns"] >= 0, columns["arrived_ns"] / 1e9
-        final = np.full(len(answered), REASONS.index("final"))
-        stage = columns["stage"] if cascade.rules is not None else np.zeros(len(answered), np.int64)
-        seen = _Seen(
-            cascade.journeys, self._scenario.slo_ms, answered, columns["latency_ns"] / MS_NS, stage,
-            columns["reason"] if cascade.rules is not None else final,
-        )  # fmt: skip
-        counted = arrived_s >= self._scenario.warmup_s
-        of, whole = answered & counted, seen.part(counted)
+        cascade, journeys, columns = self._cascade, self._cascade.journeys, self._engine.columns()
+        counted, answered = columns["arrived_ns"] >= self._scenario.warmup_s * 1e9, columns["latency_ns"] >= 0
+        of, stages = counted & answered, range(len(cascade.names))
+        stage, reason = np.zeros(len(of), np.int64), np.full(len(of), REASONS.index("final"))
+        if cascade.rules is not None:
+            stage, reason = columns["stage"], columns["reason"]
+        rows, total = np.nonzero(of)[0], max(1, int(of.sum()))
+        reasons, ms = np.bincount(reason[of], minlength=len(REASONS)), columns["latency_ns"] / MS_NS
         lost, counts = np.unique(columns["outcome"][counted & ~answered], return_counts=True)
-        marks = [0.0, *cascade.marks_s, math.inf]
+
+        def share(table: NDArray[np.bool_] | None) -> float:
+            if table is None or not len(rows):
+                return math.nan
+            return float(table[rows % len(table), stage[rows]].mean())
+
         return Figures(
-            accuracy=whole["accuracy"],
-            degraded=whole["degraded"],
+            accuracy=share(journeys.correct),
+            degraded=float(reasons[REASONS.index("deadline") :].sum() / total),
             joules=self._joules(columns, np.where(answered, stage, -1)),
             more={
                 "stages": list(cascade.names),
-                "agreement": whole["agreement"],
-                "exits": whole["exits"],
-                "exit_ms": [
-                    dict(zip(("mean", "p98"), seen.times(of & (stage == s)), strict=True))
-                    for s in range(len(cascade.names))
-                ],
-                "reasons": {
-                    name: int((seen.reason[of] == n).sum())
-                    for n, name in enumerate(REASONS)
-                    if (seen.reason[of] == n).any()
-                },
+                "agreement": share(journeys.agrees),
+                "exits": (np.bincount(stage[of], minlength=len(stages)) / total).tolist(),
+                "exit_ms": [_times(ms[of & (stage == s)]) for s in stages],
+                "reasons": {name: int(n) for name, n in zip(REASONS, reasons, strict=True) if n},
                 "unanswered": {ENGINE_OUTCOMES[int(c)]: int(n) for c, n in zip(lost, counts, strict=True)},
                 "price": self._engine.price,
-                "parts": [
-                    {"from_s": a, **seen.part(counted & (arrived_s >= a) & (arrived_s < b))}
-                    for a, b in itertools.pairwise(marks)
-                ]
-                if cascade.marks_s
-                else [],
             },
         )
 
     def _joules(self, columns: dict[str, NDArray[Any]], stage: NDArray[np.int64]) -> float | None:
-        """Modelled joules of a row, from the workers' idle and busy time. Without watts, they are the energy of single
-        rows at the stages up to the answering one (-1: none), which ignores batches' savings and idle workers."""
+        """Joules of a row: the energy of single rows at the stages up to the answering one (-1: none), which ignores
+        batches' savings and idle workers."""
         cascade, rows = self._cascade, max(1, len(stage))
-        if cascade.watts is not None:
-            (idle_w, max_w), workers = cascade.watts, self._scenario.workers
-            worker_ns = float(columns["arrived_ns"][-1]) * workers
-            busy = min(1.0, float(self._engine.workers()["busy_ns"].sum()) / max(1.0, worker_ns))
-            return per_request(modelled_joules(busy, worker_ns / 1e9, idle_w=idle_w, max_w=max_w), rows)
         if not cascade.energy:
             return None
         tokens, spent = cascade.journeys.tokens, np.zeros(rows)
@@ -237,40 +209,6 @@ class Rows:
         return float(spent.mean()) / 1000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Seen:
-    """The outcome of every row: arrays [rows]."""
-
-    journeys: Journeys
-    slo_ms: float
-    answered: NDArray[np.bool_]
-    latency_ms: NDArray[np.float64]
-    stage: NDArray[np.int64]
-    reason: NDArray[np.int64]
-
-    def times(self, which: NDArray[np.bool_]) -> tuple[float, float]:
-        """Mean and p98."""
-        ms = self.latency_ms[which]
-        return (float(ms.mean()), float(np.quantile(ms, 0.98))) if len(ms) else (math.nan, math.nan)
-
-    def part(self, counted: NDArray[np.bool_]) -> dict[str, Any]:
-        """Figures of these rows; NaN where none was answered."""
-        of = self.answered & counted
-        journeys, ms, stage = self.journeys, self.latency_ms[of], self.stage[of]
-        record = np.nonzero(of)[0] % len(journeys.correct)
-        total = max(1, len(ms))
-
-        def share(table: NDArray[np.bool_] | None) -> float:
-            return math.nan if table is None or not len(ms) else float(table[record, stage].mean())
-
-        mean_ms, p98_ms = self.times(of)
-        return {
-            "rows": int(counted.sum()),
-            "on_time": float((ms <= self.slo_ms).sum() / max(1, counted.sum())),
-            "mean_ms": mean_ms,
-            "p98_ms": p98_ms,
-            "exits": (np.bincount(stage, minlength=journeys.correct.shape[1]) / total).tolist(),
-            "accuracy": share(journeys.correct),
-            "agreement": share(journeys.agrees),
-            "degraded": float((self.reason[of] >= REASONS.index("deadline")).sum() / total),
-        }
+def _times(ms: NDArray[np.float64]) -> dict[str, float]:
+    mean, p98 = (ms.mean(), np.quantile(ms, 0.98)) if len(ms) else (math.nan, math.nan)
+    return {"mean": float(mean), "p98": float(p98)}

@@ -12,7 +12,6 @@ from arlo.catalog.manifest import FILE_NAME, Manifest, Runtime
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import LEAST_MS, curve, static_runtimes
 from arlo.simulator.profiles import inflation
-from arlo.simulator.profiles.estimated import dynamic_source
 from arlo.simulator.profiles.model import Point, Profile
 
 # The SLO that a measured profile suggests, in latencies of its longest runtime: the paper's 150 ms for 4.86 ms.
@@ -45,7 +44,7 @@ def from_manifest(path: Path, dynamic: str | None = None) -> Profile:
         if not static:
             raise ConfigError(f"a model of dynamic shapes ({dynamic!r}) needs static runtimes, and {path} has none")
         points = inflation.inflate(static, dynamic, longest, first=step)
-        about = dynamic_source(dynamic)
+        about = inflation.source(dynamic)
     elif measured is not None:
         points, about = tuple(_dynamic_points(measured)), f"Dynamic shapes measured ({measured.name})."
     else:

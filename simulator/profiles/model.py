@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -43,16 +42,6 @@ class Profile:
     static_load: tuple[tuple[int, int], ...] = ()  # (max_length, ms until a worker has loaded it), ascending
     dynamic_load_ms: int | None = None  # the same of the dynamic runtime; None, or nothing: not known
 
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.slo_ms) or self.slo_ms <= 0:
-            raise ConfigError(f"profile {self.name}: slo_ms must be above 0, not {self.slo_ms:g}")
-        if self.max_length < 1 or self.step < 1 or self.max_batch < 1:
-            raise ConfigError(f"profile {self.name}: max_length, step and max_batch must be at least 1")
-        if not self.static and not self.dynamic:
-            raise ConfigError(f"profile {self.name} has no latencies")
-        check_points(self.static, f"profile {self.name}, static")
-        check_points(self.dynamic, f"profile {self.name}, dynamic")
-
     def static_ms(self, max_length: int, batch: int = 1) -> float:
         """Milliseconds of a batch on a runtime compiled for `max_length` tokens, for requests of any length."""
         if not self.static:
@@ -74,9 +63,7 @@ class Profile:
         self._check(length, batch, limit)
         return latency_ms(self.dynamic, length, batch)
 
-    def static_runtime(
-        self, max_length: int, *, max_batch: int = 1, inflight_limit: int | None = None, capacity: int | None = None
-    ) -> RuntimeModel:
+    def static_runtime(self, max_length: int, *, max_batch: int = 1) -> RuntimeModel:
         """The runtime compiled for `max_length` and batches up to `max_batch`."""
         batches = _batches(self.static, max_batch)
         return RuntimeModel(
@@ -84,8 +71,6 @@ class Profile:
             max_length=max_length,
             points=tuple((max_length, batch, self.static_ms(max_length, batch)) for batch in batches),
             max_batch=max_batch,
-            inflight_limit=inflight_limit,
-            capacity=capacity,
             load_ms=self._static_load_ms(max_length),
         )
 
@@ -96,14 +81,7 @@ class Profile:
         lengths, times = zip(*self.static_load, strict=True)
         return round(float(np.interp(max_length, lengths, times)))
 
-    def dynamic_runtime(
-        self,
-        max_length: int | None = None,
-        *,
-        max_batch: int = 1,
-        inflight_limit: int | None = None,
-        capacity: int | None = None,
-    ) -> RuntimeModel:
+    def dynamic_runtime(self, max_length: int | None = None, *, max_batch: int = 1) -> RuntimeModel:
         """The runtime compiled for all lengths up to `max_length`; its points carry the whole curve."""
         longest = self.max_length if max_length is None else max_length
         corners = sorted({length for length, _, _ in self.dynamic if length < longest} | {longest})
@@ -114,8 +92,6 @@ class Profile:
             points=tuple((at, rows, self.dynamic_ms(at, rows, longest)) for rows in batches for at in corners),
             max_batch=max_batch,
             dynamic=True,
-            inflight_limit=inflight_limit,
-            capacity=capacity,
             load_ms=self.dynamic_load_ms,
         )
 
@@ -133,17 +109,6 @@ class Profile:
             raise ConfigError(f"profile {self.name} is for lengths of 1 to {limit} tokens, not {length}")
         if batch < 1:
             raise ConfigError(f"a batch has at least 1 row, not {batch}")
-
-
-def check_points(points: Sequence[Point], what: str) -> None:
-    """ConfigError unless each point is possible and no two are for one length and batch."""
-    seen = set()
-    for length, batch, ms in points:
-        if length < 1 or batch < 1 or not math.isfinite(ms) or ms <= 0:
-            raise ConfigError(f"{what}: {ms} ms for {batch} rows of {length} tokens is not a latency")
-        if (length, batch) in seen:
-            raise ConfigError(f"{what}: two latencies for {batch} rows of {length} tokens")
-        seen.add((length, batch))
 
 
 def latency_ms(points: Sequence[Point], length: int, batch: int = 1) -> float:

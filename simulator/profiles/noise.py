@@ -1,19 +1,15 @@
-"""Latencies that are not as believed: noise on each execution, and profiles that are wrong."""
+"""Noise on each execution."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
-from arlo.simulator.scenario.scenario import RuntimeModel
 
-MOST_QUANTILES = 1 << 20  # of Simulation
 NEGLIGIBLE = 1e-9  # a coefficient of variation that rounding hides
 
 
@@ -26,8 +22,6 @@ def lognormal_quantiles(cv: float, n: int = 4096) -> NDArray[np.float64]:
     """
     if not math.isfinite(cv) or cv < 0:
         raise ConfigError(f"a coefficient of variation is at least 0, not {cv}")
-    if not 1 <= n <= MOST_QUANTILES:
-        raise ConfigError(f"the number of quantiles is 1 to {MOST_QUANTILES}, not {n}")
     if cv < NEGLIGIBLE or n == 1:
         return np.ones(n)
     if cv > math.sqrt(n - 1) / 2:
@@ -51,23 +45,3 @@ def _scaled(sigma: float, z: NDArray[np.float64]) -> NDArray[np.float64]:
     """Lognormal values of mean 1 from those of a standard normal distribution, ascending."""
     values = np.exp(sigma * (z - z[-1]))
     return np.asarray(values / values.mean(), np.float64)
-
-
-def wrong(runtimes: Iterable[RuntimeModel], share: float, seed: int = 0) -> tuple[RuntimeModel, ...]:
-    """Runtimes whose believed latencies are wrong: each is off by `share`, too long or too short.
-
-    The true latencies stay the same. The direction is drawn from `seed` for each runtime separately. Beliefs that were
-    already wrong are scaled again.
-    """
-    if not 0 <= share < 1:
-        raise ConfigError(f"the share by which a latency profile is wrong is 0 to below 1, not {share}")
-    runtimes = tuple(runtimes)
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=len(runtimes))
-    return tuple(
-        dataclasses.replace(
-            runtime,
-            points=tuple((length, batch, ms * (1 + float(sign) * share)) for length, batch, ms in runtime.points),
-            truth=runtime.truth if runtime.truth is not None else runtime.points,
-        )
-        for runtime, sign in zip(runtimes, signs, strict=True)
-    )

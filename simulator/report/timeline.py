@@ -5,6 +5,7 @@ The engine counts since the last look; `Recent` takes these samples and hands ea
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
 
@@ -25,19 +26,14 @@ class Tally:
         self.sums: dict[str, float] = dict.fromkeys((*COUNTS, "latency_sum_ns"), 0)
         self.latencies: NDArray[np.uint64] = np.zeros(0, np.uint64)
 
-    def add(self, sums: dict[str, float], latencies: NDArray[np.uint64]) -> None:
-        """Add one sample of the engine."""
+    def add(self, sums: dict[str, float], latencies: NDArray[np.uint64], sign: int = 1) -> None:
+        """Add one sample of the engine, or take it away again."""
         for name in self.sums:
-            self.sums[name] += sums[name]
+            self.sums[name] += sign * sums[name]
         if len(latencies) > len(self.latencies):
             self.latencies = np.pad(self.latencies, (0, len(latencies) - len(self.latencies)))
-        self.latencies[: len(latencies)] += latencies
-
-    def take_away(self, sums: dict[str, float], latencies: NDArray[np.uint64]) -> None:
-        """Remove a sample that was added before."""
-        for name in self.sums:
-            self.sums[name] -= sums[name]
-        self.latencies[: len(latencies)] -= latencies
+        part = self.latencies[: len(latencies)]
+        (np.add if sign > 0 else np.subtract)(part, latencies, out=part)
 
     @property
     def mean_ms(self) -> float:
@@ -53,21 +49,16 @@ class Tally:
             return float("nan")
         rank = q * total
         bucket = int(np.searchsorted(cumulative, max(rank, 1e-9)))
-        edges = bucket_edges_ns(len(self.latencies) + 1)
+        edges = bucket_edges_ns()
         inside = float(self.latencies[bucket])
         share = (rank - (float(cumulative[bucket]) - inside)) / inside
         return float(edges[bucket] + (edges[bucket + 1] - edges[bucket]) * share) / 1e6
 
 
-_edges: NDArray[np.float64] = np.zeros(0)
-
-
-def bucket_edges_ns(count: int) -> NDArray[np.float64]:
-    """Least value of the first `count` recent buckets; kept between calls."""
-    global _edges  # noqa: PLW0603  # a table that never changes, as long as was needed so far
-    if len(_edges) < count:
-        _edges = np.asarray(_core.Simulation.recent_bucket_ns(max(count, 8192)), np.float64)
-    return _edges[:count]
+@functools.cache
+def bucket_edges_ns() -> NDArray[np.float64]:
+    """Least value of each recent bucket."""
+    return np.asarray(_core.Simulation.recent_bucket_ns(20_000), np.float64)  # more than 64 bits have
 
 
 class Recent:
@@ -94,7 +85,7 @@ class Recent:
         self._samples.append((now_ns, sums, latencies))
         while self._samples[0][0] <= now_ns - self._window_ns:
             _, old, old_latencies = self._samples.popleft()
-            self.window.take_away(old, old_latencies)
+            self.window.add(old, old_latencies, -1)
 
     def next_interval(self) -> Tally:
         """The counts since the last call."""

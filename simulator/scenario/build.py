@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import Profile, load_profile
@@ -19,8 +19,8 @@ from arlo.simulator.scenario.scenario import (
     SharedModel,
     Workload,
 )
-from arlo.simulator.scenario.schemes import scheme
-from arlo.simulator.scenario.sections import DEFAULT_DURATION_S, RuntimeSection, WorkloadSection
+from arlo.simulator.scenario.schemes import runtimes_of, scheme
+from arlo.simulator.scenario.sections import DEFAULT_DURATION_S, ClusterSection, RuntimeSection, WorkloadSection
 from arlo.traces import make_workload
 
 DEFAULT_PROFILE = "bert-base"
@@ -39,84 +39,81 @@ class Built:
 
 def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Built:
     """Build the scenario. ConfigError names settings in conflict."""
-    if config.of_a_cascade:
-        from arlo.simulator.cascade import build as cascades
-
-        return cascades.build(config, name=name, record=record)
     if config.cluster.serves is not None:
         from arlo.simulator.scenario import served
 
-        title = name or config.run.name or config.cluster.serves.stem
-        scenario = served.scenario_of(config, Parts(config, name=title, record=record))
-        return Built(scenario=scenario, latencies=config.cluster.serves.name)
-    if config.model:
-        return _of_several_models(config, name=name, record=record)
-    cluster, batching = config.cluster, config.dispatch.batching
+        built = Built(scenario=served.scenario_of(config), latencies=config.cluster.serves.name)
+    else:
+        built = _of_several_models(config) if config.model else _of_one_model(config)
+    title = name or config.run.name or built.scenario.name
+    return dataclasses.replace(built, scenario=dataclasses.replace(built.scenario, name=title, record=record))
+
+
+def _of_one_model(config: ScenarioConfig) -> Built:
+    cluster, batching, allocation = config.cluster, config.dispatch.batching, config.allocation
     if batching == "fifo":
         cluster = dataclasses.replace(cluster, scheme="dt", dynamic=cluster.dynamic or "none")
     if batching == "one":
         cluster = dataclasses.replace(cluster, max_batch=1)
     workload = workload_of(config.workload, config.run.seed)
     if config.runtime:
-        runtimes = _given_runtimes(config.runtime, cluster.scheme)
-        if batching == "one":
-            runtimes = tuple(dataclasses.replace(runtime, max_batch=1) for runtime in runtimes)
-        slo_ms, latencies = DEFAULT_SLO_MS, "given"
-        # The scheme's defaults do not depend on latencies; its runtimes are not used.
-        profile = Profile(
-            name="given", kind="measured", source="", slo_ms=slo_ms, max_length=1, step=1,
-            static=((1, 1, 1.0),), dynamic=((1, 1, 1.0),),
-        )  # fmt: skip
-        lengths: tuple[int, ...] = ()
-        max_batch = 1
+        runtimes, slo_ms, latencies = _given_runtimes(config.runtime, cluster), DEFAULT_SLO_MS, "given"
     else:
         profile = load_profile(cluster.profile or DEFAULT_PROFILE, dynamic=cluster.dynamic)
-        if cluster.scheme != "dt" and not profile.static:
-            raise ConfigError(f"the latency profile {profile.name} has dynamic runtimes only: the scheme dt takes them")
-        if cluster.scheme == "dt" and not profile.dynamic:
-            raise ConfigError(
-                f"the latency profile {profile.name} has no dynamic runtime, and the scheme dt needs one: name a model "
-                "of its latency with cluster.dynamic, for example added"
-            )
-        slo_ms, latencies = profile.slo_ms, f"{profile.name} ({profile.kind}): {profile.source}"
-        lengths, max_batch = cluster.max_lengths, cluster.max_batch or 1
-        if profile.kind == "measured":  # a repository: only compiled lengths exist
-            lengths = lengths or tuple(sorted({length for length, _, _ in profile.static}))
-            max_batch = cluster.max_batch or profile.max_batch
-        if lengths and lengths[-1] > profile.max_length:
-            raise ConfigError(
-                f"cluster.max_lengths has {lengths[-1]}, but the latency profile {profile.name} ends at "
-                f"{profile.max_length}"
-            )
-        runtimes = ()
-    pieces = scheme(
+        runtimes, slo_ms = _of_profile(profile, cluster), profile.slo_ms
+        latencies = f"{profile.name} ({profile.kind}): {profile.source}"
+        if any(runtime.dynamic for runtime in runtimes) and profile.dynamic_source:
+            latencies += f" {profile.dynamic_source}"
+    if allocation.instances and len(allocation.instances) != len(runtimes):
+        raise ConfigError(
+            f"allocation.instances needs one number for each of the {len(runtimes)} runtimes, not "
+            f"{len(allocation.instances)}"
+        )
+    own = scheme(
         cluster.scheme,
-        profile,
-        workers=cluster.workers,
-        max_lengths=lengths or None,
-        max_batch=max_batch,
+        kind=allocation.kind,
+        instances=allocation.instances,
+        objective=allocation.objective,
         scaling=config.scaling.kind == "scheme",
     )
-    runtimes = runtimes or pieces.runtimes
-    if any(runtime.dynamic for runtime in runtimes) and profile.dynamic_source:
-        latencies += f" {profile.dynamic_source}"
     scenario = Scenario(
+        name=cluster.scheme,
         workload=workload,
         runtimes=runtimes,
         slo_ms=cluster.slo_ms if cluster.slo_ms is not None else slo_ms,
-        dispatch=dispatch_of(config, pieces.dispatch),
-        allocate=_allocate(pieces.allocate, config, len(runtimes)),
-        scale=scale_of(config, pieces.scale),
+        dispatch=dispatch_of(config, own["dispatch"]),
+        allocate=allocate_of(config, own["allocate"]),
+        scale=scale_of(config, own["scale"]),
         bundle=cluster.bundle,
         timeout_ms=cluster.timeout_ms,
         bulk_share=config.workload.bulk_share,
-        **Parts(config, name=name or config.run.name or cluster.scheme, record=record).fields,
+        **fields_of(config),
     )
     return Built(scenario=scenario, latencies=latencies, notes=tuple(_too_long(config, workload, runtimes)))
 
 
-def _of_several_models(config: ScenarioConfig, *, name: str, record: bool) -> Built:
-    each = [build(config.of(model), record=record) for model in config.model]
+def _of_profile(profile: Profile, cluster: ClusterSection) -> tuple[RuntimeModel, ...]:
+    if cluster.scheme != "dt" and not profile.static:
+        raise ConfigError(f"the latency profile {profile.name} has dynamic runtimes only: the scheme dt takes them")
+    if cluster.scheme == "dt" and not profile.dynamic:
+        raise ConfigError(
+            f"the latency profile {profile.name} has no dynamic runtime, and the scheme dt needs one: name a model "
+            "of its latency with cluster.dynamic, for example added"
+        )
+    lengths, max_batch = cluster.max_lengths, cluster.max_batch or 1
+    if profile.kind == "measured":  # a repository: only compiled lengths exist
+        lengths = lengths or tuple(sorted({length for length, _, _ in profile.static}))
+        max_batch = cluster.max_batch or profile.max_batch
+    if lengths and lengths[-1] > profile.max_length:
+        raise ConfigError(
+            f"cluster.max_lengths has {lengths[-1]}, but the latency profile {profile.name} ends at "
+            f"{profile.max_length}"
+        )
+    return runtimes_of(cluster.scheme, profile, lengths, max_batch)
+
+
+def _of_several_models(config: ScenarioConfig) -> Built:
+    each = [build(config.of(model)) for model in config.model]
     scenarios = [built.scenario for built in each]
     models = tuple(
         SharedModel(
@@ -134,7 +131,7 @@ def _of_several_models(config: ScenarioConfig, *, name: str, record: bool) -> Bu
     )
     scenario = dataclasses.replace(
         scenarios[0],
-        name=name or config.run.name or "+".join(model.name for model in models),
+        name="+".join(model.name for model in models),
         seed=config.run.seed,
         workload=MergedWorkload(models),
         runtimes=runtimes,
@@ -145,45 +142,19 @@ def _of_several_models(config: ScenarioConfig, *, name: str, record: bool) -> Bu
     return Built(scenario=scenario, latencies=latencies, notes=notes)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of scenarios of every kind."""
-
-    config: ScenarioConfig
-    name: str
-    record: bool
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Fields of Scenario."""
-        run, cluster = self.config.run, self.config.cluster
-        return {
-            "name": self.name,
-            "workers": cluster.workers,
-            "faults": tuple(
-                Fault(at_s=f.at_s, worker=f.worker, kind=f.kind, restart_s=f.restart_s, factor=f.factor)
-                for f in self.config.fault
-            ),
-            "overhead_ms": cluster.overhead_ms,
-            "hop_out_ms": cluster.hop_out_ms,
-            "hop_back_ms": cluster.hop_back_ms,
-            "noise_cv": cluster.noise,
-            "warmup_s": run.warmup_s,
-            "seed": run.seed,
-            "record": self.record,
-        }
-
-    def dispatch(self, own: Dispatch) -> Dispatch:
-        """The request scheduler."""
-        return dispatch_of(self.config, own)
-
-    def scale(self) -> Scale:
-        """How the number of workers follows the load."""
-        return scale_of(self.config, Scale())
-
-    def workload(self, **changes: Any) -> Workload:
-        """The requests, of another [workload] by so much."""
-        return workload_of(dataclasses.replace(self.config.workload, **changes), self.config.run.seed)
+def fields_of(config: ScenarioConfig) -> dict[str, Any]:
+    """The fields of Scenario that are alike for all kinds."""
+    run, cluster = config.run, config.cluster
+    return {
+        "workers": cluster.workers,
+        "faults": tuple(Fault(**dataclasses.asdict(fault)) for fault in config.fault),
+        "overhead_ms": cluster.overhead_ms,
+        "hop_out_ms": cluster.hop_ms,
+        "hop_back_ms": cluster.hop_ms,
+        "noise_cv": cluster.noise,
+        "warmup_s": run.warmup_s,
+        "seed": run.seed,
+    }
 
 
 def workload_of(section: WorkloadSection, seed: int) -> Workload:
@@ -201,35 +172,29 @@ def workload_of(section: WorkloadSection, seed: int) -> Workload:
     return make_workload(**settings)
 
 
-def _given_runtimes(sections: tuple[RuntimeSection, ...], scheme_name: str) -> tuple[RuntimeModel, ...]:
-    made = []
-    for section in sections:
-        kind = "dynamic" if section.dynamic else "static"
-        made.append(
-            RuntimeModel(
-                name=f"{kind}-{section.max_length}",
-                max_length=section.max_length,
-                points=_points(section.points) or ((section.max_length, 1, float(section.latency_ms or 0)),),
-                max_batch=section.max_batch,
-                dynamic=section.dynamic,
-                load_ms=section.load_ms,
-                truth=_points(section.truth) or None,
-            )
+def _given_runtimes(sections: tuple[RuntimeSection, ...], cluster: ClusterSection) -> tuple[RuntimeModel, ...]:
+    made = tuple(
+        RuntimeModel(
+            name=f"{'dynamic' if section.dynamic else 'static'}-{section.max_length}",
+            max_length=section.max_length,
+            points=_points(section.points) or ((section.max_length, 1, float(section.latency_ms or 0)),),
+            max_batch=cluster.max_batch or section.max_batch,
+            dynamic=section.dynamic,
+            truth=_points(section.truth) or None,
         )
-    if scheme_name == "dt":
-        dynamic = tuple(runtime for runtime in made if runtime.dynamic)
-        if not dynamic:
-            raise ConfigError(
-                "the scheme dt needs a dynamic runtime: give a latency profile (--profile bert-base), or a [[runtime]] "
-                "with dynamic = true in a scenario file"
-            )
-        return dynamic[-1:]
-    if scheme_name == "st":
-        static = tuple(runtime for runtime in made if not runtime.dynamic)
-        if not static:
-            raise ConfigError("the scheme st needs a runtime that is not dynamic")
-        return static[-1:]
-    return tuple(made)
+        for section in sections
+    )
+    if cluster.scheme not in ("dt", "st"):
+        return made
+    found = tuple(runtime for runtime in made if runtime.dynamic == (cluster.scheme == "dt"))
+    if not found:
+        raise ConfigError(
+            "the scheme dt needs a dynamic runtime: give a latency profile (--profile bert-base), or a [[runtime]] "
+            "with dynamic = true in a scenario file"
+            if cluster.scheme == "dt"
+            else "the scheme st needs a runtime that is not dynamic"
+        )
+    return found[-1:]
 
 
 def _points(points: tuple[tuple[float, ...], ...]) -> tuple[tuple[int, int, float], ...]:
@@ -244,21 +209,12 @@ def dispatch_of(config: ScenarioConfig, own: Dispatch) -> Dispatch:
     return dataclasses.replace(own, policy=section.policy or own.policy, batching=section.batching or own.batching)
 
 
-def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:
-    section, instances = config.allocation, config.allocation.instances
-    if instances and len(instances) != runtimes:
-        raise ConfigError(
-            f"allocation.instances needs one number for each of the {runtimes} runtimes, not {len(instances)}"
-        )
-    kind = section.kind or ("fixed" if instances else own.kind)
-    starts: dict[str, Literal["even", "global"]] = {"even": "even", "global": "global"}
-    by_kind = own.start if section.kind is None and not instances else starts.get(kind)
+def allocate_of(config: ScenarioConfig, own: Allocate) -> Allocate:
+    """The times of plans and replacements; `own`: the settings that are left out."""
+    section = config.allocation
     return dataclasses.replace(
         own,
-        kind=kind,
-        start=instances or by_kind or "first",
         period_s=own.period_s if section.period_s is None else section.period_s,
-        objective=section.objective or own.objective,
         replacement_s=section.replacement_s,
         shift=section.shift,
     )

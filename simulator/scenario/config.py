@@ -17,11 +17,10 @@ from arlo.simulator.scenario.file import ARRAYS, SECTIONS, ScenarioConfig
 
 
 def load(path: Path) -> ScenarioConfig:
-    """Read and check a scenario file, a flow file or one of token counts. ConfigError says what to change and where."""
-    text = read_text(path, "scenario")
-    raw = read_toml(text, str(path))
-    if kind := served.kind_of(raw):
+    """Read and check a scenario file, or what cluster.serves names. ConfigError says what to change and where."""
+    if kind := served.kind_of(path):
         return served.alone(path, kind)
+    text = read_text(path, "scenario")
     return parse(text, base=path.absolute().parent, source=str(path))
 
 
@@ -65,7 +64,6 @@ def _with_profile_path(config: ScenarioConfig, base: Path) -> ScenarioConfig:
         config,
         cluster=named(config.cluster),
         model=tuple(map(named, config.model)),
-        stage=tuple(map(named, config.stage)),
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from arlo.config.field import FieldError, option, same, section
 from arlo.config.model import ModelConfig
-from arlo.simulator.scenario.cascades import CascadeSection, ChangeSection, StageSection
 from arlo.simulator.scenario.sections import (
     DEFAULT_DURATION_S,
     AllocationSection,
@@ -20,7 +19,6 @@ from arlo.simulator.scenario.sections import (
     ScalingSection,
     WorkloadSection,
 )
-from arlo.traces.make import ArrivalsName
 
 
 @section("model")
@@ -34,9 +32,7 @@ class ModelSection:
         default=(), doc="Maximum lengths of its runtimes.", left_out="`cluster.max_lengths`", unit="tokens", minimum=1
     )
     slo_ms: float | None = same(ClusterSection, "slo_ms", default=None, left_out="`cluster.slo_ms`")
-    timeout_ms: float | None = same(ClusterSection, "timeout_ms", default=None, left_out="`cluster.timeout_ms`")
     share: float = same(ModelConfig, "share", default=1.0)
-    arrivals: ArrivalsName | None = same(WorkloadSection, "arrivals", default=None, left_out="`workload.arrivals`")
     rate: float | str | None = same(WorkloadSection, "rate", default=None, left_out="`workload.rate`")
     length: str | None = same(WorkloadSection, "length", default=None, left_out="`workload.length`")
 
@@ -48,14 +44,12 @@ SECTIONS: dict[str, type] = {
     "dispatch": DispatchSection,
     "allocation": AllocationSection,
     "scaling": ScalingSection,
-    "cascade": CascadeSection,
 }
+OF_SERVED = ("router", "drop", "tokens", "point", "price")  # keys of [dispatch] that go with cluster.serves
 ARRAYS: dict[str, type] = {
     "runtime": RuntimeSection,
     "fault": FaultSection,
     "model": ModelSection,
-    "stage": StageSection,
-    "change": ChangeSection,
 }
 
 
@@ -72,29 +66,23 @@ class ScenarioConfig:
     runtime: tuple[RuntimeSection, ...] = ()
     fault: tuple[FaultSection, ...] = ()
     model: tuple[ModelSection, ...] = ()
-    cascade: CascadeSection = dataclasses.field(default_factory=CascadeSection)
-    stage: tuple[StageSection, ...] = ()
-    change: tuple[ChangeSection, ...] = ()
-
-    @property
-    def of_a_cascade(self) -> bool:
-        """Whether it is one that is simulated."""
-        return self.cascade.manifest is not None or bool(self.stage)
 
     def __post_init__(self) -> None:
         self._check_numbers()
         if self.model:
             self._check_models()
-        self._check_cascade()
         if self.cluster.serves is not None:
             self._check_served()
         else:
             for where, key, given in (
-                *(("dispatch", key, getattr(self.dispatch, key)) for key in ("router", "drop", "tokens")),
+                *(("dispatch", key, getattr(self.dispatch, key)) for key in OF_SERVED),
+                ("cluster", "texts", self.cluster.texts),
                 ("scaling", "kind", self.scaling.kind == "plan"),
             ):
                 if given:
-                    raise FieldError(where, key, "goes with a flow, or with token counts: name one in cluster.serves")
+                    raise FieldError(
+                        where, key, "goes with a flow, cascade or token counts: name one in cluster.serves"
+                    )
         cluster, allocation, scaling = self.cluster, self.allocation, self.scaling
         duration_s = self.workload.duration_s
         if duration_s is None and self.workload.drawn:
@@ -144,54 +132,16 @@ class ScenarioConfig:
         if self.runtime:
             raise FieldError("model", "profile", "is needed: [[runtime]] is of one model")
 
-    def _check_cascade(self) -> None:
-        cascade = self.cascade
-        if not self.of_a_cascade:
-            if self.change or cascade != CascadeSection():
-                raise FieldError("cascade", "manifest", "is needed, or [[stage]] that describe a population")
-            return
-        for key, given in (
-            ("runtime", self.runtime),
-            ("model", self.model),
-            ("allocation", self.allocation != AllocationSection()),
-            ("scaling", self.scaling != ScalingSection()),
-        ):
-            if given:
-                raise FieldError("cascade", "scheme", f"does not go with [{key}]: the stages say what runs where")
-        if self.cluster.scheme != "arlo" or self.dispatch.batching == "fifo":
-            raise FieldError("cluster", "scheme", "and batching fifo are of one model: cascade.scheme is of a cascade")
-        if cascade.workers and sum(cascade.workers) != self.cluster.workers:
-            raise FieldError(
-                "cascade",
-                "workers",
-                f"are {sum(cascade.workers)} in all, but cluster.workers is {self.cluster.workers}",
-            )
-        if cascade.manifest is None:
-            for number, stage in enumerate(self.stage):
-                first, last = number == 0, number == len(self.stage) - 1
-                if not stage.right or (not last and not stage.confidence):
-                    key = "confidence" if stage.right else "right"
-                    raise FieldError("stage", key, f"of {stage.name} is needed: there is no manifest to read it from")
-                if stage.profile is None and stage.latency_ms is None and self.cluster.profile is None:
-                    raise FieldError("stage", "latency_ms", f"or profile of {stage.name} is needed")
-                if first and stage.pruned:
-                    raise FieldError("stage", "pruned", "is of later stages: the first one gets the whole row")
-            if len(self.stage) < 2:
-                raise FieldError("stage", "name", "is needed of two stages or more")
-
     def _check_served(self) -> None:
         ours = ("profile", "max_lengths", "max_batch", "dynamic")
         for where, key, given in (
             ("runtime", "max_length", self.runtime),
             ("model", "name", self.model),
-            ("stage", "name", self.stage),
-            ("cascade", "manifest", self.cascade.manifest),
             *(("cluster", key, getattr(self.cluster, key)) for key in ours),
             ("cluster", "scheme", self.cluster.scheme != "arlo"),
             ("dispatch", "policy", self.dispatch.policy),
             ("dispatch", "batching", self.dispatch.batching == "fifo"),
             ("allocation", "kind", self.allocation.kind),
-            ("allocation", "instances", self.allocation.instances),
             ("workload", "bulk_share", self.workload.bulk_share),
         ):
             if given:
@@ -209,8 +159,8 @@ class ScenarioConfig:
             self,
             model=(),
             run=dataclasses.replace(self.run, name=model.name, seed=self.run.seed + number),
-            workload=given(self.workload, ("arrivals", "rate", "length")),
-            cluster=given(self.cluster, ("profile", "max_lengths", "slo_ms", "timeout_ms")),
+            workload=given(self.workload, ("rate", "length")),
+            cluster=given(self.cluster, ("profile", "max_lengths", "slo_ms")),
         )
 
     def _check_numbers(self) -> None:

@@ -18,11 +18,11 @@ from arlo.catalog.manifest import LatencyPoint, Runtime
 from arlo.config.keeping import ControlConfig, ScalingConfig
 from arlo.config.model import DispatchConfig
 from arlo.planning.stages import proportional
+from arlo.simulator.report.result import Figures
 
 if TYPE_CHECKING:
     from arlo import _core
     from arlo.planning.planner import PlannerSettings
-    from arlo.simulator.report.result import Figures
 
 AllocationKind = Literal["periodic", "even", "global", "oracle", "fixed"]
 ScalingKind = Literal["none", "target", "headroom", "plan"]
@@ -185,15 +185,17 @@ class SharedModel:
     share: float = 1.0
 
 
-class Rows(Protocol):
-    """The requests of one run, whose figures they give at its end."""
+class Rows:
+    """The requests of one run, whose figures they give at its end. By default they are fed as they come, and nothing
+    plans for them."""
 
-    plans: bool  # plans are made regardless of the runtimes that workers hold
+    plans = False  # plans are made regardless of the runtimes that workers hold
 
     def feed(
         self, arrived: NDArray[np.int64], length: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16] | None]:
         """The engine's input for the next requests: ns [n], tokens [n], variants [n] (None: all of the first)."""
+        return arrived, length, None
 
     def sample(self, planner: Any, now_s: float) -> None:
         """Report the arrivals to the planner."""
@@ -203,6 +205,7 @@ class Rows(Protocol):
 
     def figures(self) -> Figures:
         """The figures after the last request."""
+        return Figures()
 
 
 class Served(Protocol):

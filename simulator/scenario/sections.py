@@ -27,7 +27,7 @@ SchemeName = Literal["arlo", "paper", "st", "dt", "infaas"]
 DEFAULT_DURATION_S = 120.0
 MOST_WORKERS = 100_000
 # What a trace brings along itself.
-TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "cv", "counts", "segment")
+TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "counts", "segment")
 MOST_MS = 1_000_000_000  # eleven days: nanoseconds of anything longer do not fit the event loop's integers
 
 
@@ -128,9 +128,6 @@ class WorkloadSection:
         above=0,
         flag=Flag("MS", "mean time busy, and quiet"),
     )
-    cv: float | None = option(
-        default=None, doc="gamma: coefficient of variation of the gaps.", left_out="2", minimum=0, maximum=20
-    )
     counts: Path | None = option(
         default=None,
         doc="A file of arrivals per second or minute, whose course the rate follows.",
@@ -198,10 +195,16 @@ class ClusterSection:
     )
     serves: Path | None = option(
         default=None,
-        doc="A flow file, or one of token counts: what the workers hold, and how long it takes. `arlo simulate FILE` "
-        "takes either by itself, too.",
+        doc="A flow file, a fitted cascade.json, or a file of token counts: what the workers hold, and how long it "
+        "takes. `arlo simulate FILE` takes each by itself, too.",
         left_out="one model, or several",
         relation="in place of profile and [[runtime]]",
+    )
+    texts: Path | None = option(
+        default=None,
+        doc="The texts that a cascade was fitted on. The test split of its records is simulated, with their lengths.",
+        relation="with a cascade in serves",
+        flag=Flag("FILE", "of a cascade: the texts that it was fitted on"),
     )
     max_lengths: tuple[int, ...] = option(
         default=(),
@@ -252,12 +255,9 @@ class ClusterSection:
         maximum=MOST_MS,
         flag=Flag("MS", "added to each request"),
     )
-    hop_out_ms: float = option(
-        default=_RUN["hop_out_ms"], doc="From the request scheduler to a worker.", unit="ms", minimum=0, maximum=MOST_MS
-    )
-    hop_back_ms: float = option(
-        default=_RUN["hop_back_ms"],
-        doc="From a worker back; the scheduler learns of an end so much later.",
+    hop_ms: float = option(
+        default=_RUN["hop_out_ms"],
+        doc="From the request scheduler to a worker, and back; the scheduler learns of an end so much later.",
         unit="ms",
         minimum=0,
         maximum=MOST_MS,
@@ -296,14 +296,6 @@ class RuntimeSection:
     )
     max_batch: int = option(default=1, doc="Rows that it executes at once.", unit="rows", minimum=1, maximum=4096)
     dynamic: bool = option(default=False, doc="Takes each length as it is instead of padding to max_length.")
-    load_ms: int | None = option(
-        default=None,
-        doc="Until a worker has loaded it: what a replacement takes, and what a plan weighs against its gain.",
-        left_out="not known",
-        unit="ms",
-        minimum=0,
-        maximum=2_000_000_000,
-    )
     truth: tuple[tuple[float, ...], ...] = option(
         default=(), doc="What execution really takes, as `points`, where the scheduler believes something else."
     )
@@ -365,6 +357,17 @@ class DispatchSection:
         left_out="`price`",
         flag=Flag("NAME", "of token counts: price, printed, fixed:N", sweep=True),
     )
+    point: str | None = option(
+        default=None,
+        doc="Operating point of a cascade; `first` or `last`: one stage alone.",
+        left_out="the cascade's default one",
+        flag=Flag("NAME", "of a cascade: an operating point, first or last", sweep=True),
+    )
+    price: Literal["off", "auto"] | None = option(
+        default=None,
+        doc="`auto`: under load, rows of a cascade have to be less sure to end earlier.",
+        left_out="`off`",
+    )
 
 
 @section("allocation")
@@ -381,7 +384,8 @@ class AllocationSection:
     )
     instances: tuple[int, ...] = option(
         default=(),
-        doc="Instances of each runtime, ascending max_length: for good (kind fixed), or at the start.",
+        doc="Instances of each runtime, ascending max_length: for good (kind fixed), or at the start. Of a cascade: "
+        "workers of each stage, which else hold all.",
         minimum=0,
         relation="their sum is cluster.workers",
         flag=Flag("N,N,...", "instances of each runtime, fixed"),
@@ -403,7 +407,7 @@ class AllocationSection:
     replacement_s: float | None = option(
         default=_ALLOCATE.replacement_s,
         doc="How long a worker is away while it loads another runtime.",
-        left_out="the runtime's load_ms where the profile knows it, else 1 s, as in the paper",
+        left_out="what the profile says of the runtime, else 1 s, as in the paper",
         unit="s",
         minimum=0,
         flag=Flag("S", "to load another runtime"),

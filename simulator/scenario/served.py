@@ -1,35 +1,42 @@
-"""`cluster.serves`: a flow file, or one of token counts, in place of a profile; and the scenario of either alone."""
+"""`cluster.serves`: a flow, a cascade or token counts in place of a profile; and the scenario of each alone."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arlo.catalog.flow_file import load_flow
 from arlo.catalog.flow_outcomes import Outcomes
 from arlo.config.load import read_text, read_toml
 from arlo.errors import ConfigError
 from arlo.simulator import flows
+from arlo.simulator.scenario.build import allocate_of, dispatch_of, fields_of, scale_of, workload_of
 from arlo.simulator.scenario.file import ScenarioConfig
-from arlo.simulator.scenario.scenario import Dispatch, Scenario, Workload
+from arlo.simulator.scenario.scenario import Dispatch, Scale, Scenario, Workload
 from arlo.simulator.scenario.schemes import SHIPPED
 from arlo.simulator.scenario.sections import ClusterSection, WorkloadSection
 from arlo.simulator.tokens import served as tokens
-from arlo.simulator.tokens.file import load_tokens
-
-if TYPE_CHECKING:
-    from arlo.simulator.scenario.build import Parts
+from arlo.simulator.tokens.file import NO_LENGTHS, load_tokens
 
 RATE, DURATION_S = 100.0, 60.0
-WORKERS = {"flow": 20, "tokens": 1}
+WORKERS = {"flow": 20, "tokens": 1, "cascade": 1}
 DEFAULT_POLICY = "price"
+KINDS = {"flow": "a flow file", "tokens": "a file of token counts", "cascade": "a cascade"}
+OTHERS = {  # keys that do not go with a kind
+    "flow": ("dispatch.tokens", "dispatch.point", "dispatch.price", "cluster.texts", "allocation.instances"),
+    "tokens": ("dispatch.router", "dispatch.drop", "dispatch.point", "dispatch.price", "dispatch.batching",
+               "cluster.slo_ms", "cluster.texts", "allocation.instances"),
+    "cascade": ("dispatch.router", "dispatch.drop", "dispatch.tokens"),
+}  # fmt: skip
 
 
-def kind_of(raw: Mapping[str, Any]) -> str:
-    """`flow` or `tokens`; empty: a file of another kind."""
-    return next((kind for kind in WORKERS if kind in raw), "")
+def kind_of(path: Path) -> str:
+    """`flow`, `cascade` or `tokens`; empty: a file of another kind."""
+    if path.suffix == ".json":
+        return "cascade"
+    raw = read_toml(read_text(path, "scenario"), str(path))
+    return next((kind for kind in ("flow", "tokens") if kind in raw), "")
 
 
 def alone(path: Path, kind: str) -> ScenarioConfig:
@@ -45,63 +52,63 @@ def alone(path: Path, kind: str) -> ScenarioConfig:
     )
 
 
-def scenario_of(config: ScenarioConfig, parts: Parts) -> Scenario:
+def scenario_of(config: ScenarioConfig) -> Scenario:
     """ConfigError says what does not fit together."""
     path = config.cluster.serves
     assert path is not None
-    kind = kind_of(read_toml(read_text(path, "file"), str(path)))
+    kind = kind_of(path)
+    for key in OTHERS.get(kind, ()):
+        section, _, name = key.partition(".")
+        if getattr(getattr(config, section), name) not in (None, ()):
+            raise ConfigError(f"{key} does not go with {KINDS[kind]}: leave it out")
     if kind == "flow":
-        return _flow(config, path, parts)
+        return _flow(config, path)
     if kind == "tokens":
-        return _tokens(config, path, parts)
-    raise ConfigError(f"{path} has neither [flow] nor [tokens]: cluster.serves is a flow file, or one of token counts")
+        return _tokens(config, path)
+    if kind == "cascade":
+        from arlo.simulator.cascade.build import scenario_from
+
+        return scenario_from(config, path, _workload(config, "the records say what rows are like"))
+    raise ConfigError(f"{path} has neither [flow] nor [tokens], and is no cascade.json: cluster.serves is one of these")
 
 
-def _flow(config: ScenarioConfig, path: Path, parts: Parts) -> Scenario:
-    dispatch, cluster, allocation = config.dispatch, config.cluster, config.allocation
-    if dispatch.tokens is not None:
-        raise ConfigError("dispatch.tokens does not go with a flow file: it is of token counts")
+def _flow(config: ScenarioConfig, path: Path) -> Scenario:
+    dispatch, cluster = config.dispatch, config.cluster
     flow = load_flow(path)
     changes: dict[str, Any] = {"router": dispatch.router, "drop": dispatch.drop, "slo_ms": cluster.slo_ms}
     flow = dataclasses.replace(flow, **{key: value for key, value in changes.items() if value is not None})
     own = dataclasses.replace(SHIPPED, cover_after_s=None, period_s=flow.plan_period_s)
     return flows.scenario_of(
         flow,
-        _workload(config, parts, "the flow says what its rows are like"),
+        _workload(config, "the flow says what its rows are like"),
         outcomes=Outcomes.load(Path(flow.records)).of(flow) if flow.records else None,
-        dispatch=parts.dispatch(Dispatch(batching="deadline" if flow.drop == "slack" else "fill")),
-        allocate=dataclasses.replace(
-            own,
-            period_s=own.period_s if allocation.period_s is None else allocation.period_s,
-            replacement_s=allocation.replacement_s,
-            shift=allocation.shift,
-        ),
-        scale=parts.scale(),
+        dispatch=dispatch_of(config, Dispatch(batching="deadline" if flow.drop == "slack" else "fill")),
+        allocate=allocate_of(config, own),
+        scale=scale_of(config, Scale()),
         bundle="all" if cluster.bundle == "all" else "variant",
-        **parts.fields,
+        name=path.stem,
+        **fields_of(config),
     )
 
 
-def _tokens(config: ScenarioConfig, path: Path, parts: Parts) -> Scenario:
-    dispatch, cluster = config.dispatch, config.cluster
-    for key, value in (("dispatch.router", dispatch.router), ("dispatch.drop", dispatch.drop),
-                       ("dispatch.batching", dispatch.batching), ("cluster.slo_ms", cluster.slo_ms)):  # fmt: skip
-        if value is not None:
-            raise ConfigError(f"{key} does not go with a file of token counts: leave it out")
+def _tokens(config: ScenarioConfig, path: Path) -> Scenario:
     spec = load_tokens(path)
-    if spec.by_length:
-        section = config.workload
-        lengths = {} if section.trace is not None or section.length else {"length": "paper", "rescale": spec.length}
-        workload = parts.workload(**({"length": section.length} if section.length else lengths))
+    section = config.workload
+    if not spec.by_length:
+        workload = _workload(config, NO_LENGTHS)
     else:
-        workload = _workload(config, parts, "lengths make no difference to this body: say its latency as "
-                             "[[length, rows, ms], ...], and its accuracy by bins, or leave them out")  # fmt: skip
-    return tokens.scenario_of(spec, dispatch.tokens or DEFAULT_POLICY, workload, **parts.fields)
+        if section.trace is None and section.length is None:
+            section = dataclasses.replace(section, length="paper", rescale=spec.length)
+        workload = workload_of(section, config.run.seed)
+    return tokens.scenario_of(
+        spec, config.dispatch.tokens or DEFAULT_POLICY, workload, name=path.stem, **fields_of(config)
+    )
 
 
-def _workload(config: ScenarioConfig, parts: Parts, why: str) -> Workload:
+def _workload(config: ScenarioConfig, why: str) -> Workload:
     """Arrivals without lengths."""
     for key in ("length", "rescale", "drift"):
         if getattr(config.workload, key) is not None:
             raise ConfigError(f"workload.{key}: {why}")
-    return parts.workload(**({} if config.workload.trace is not None else {"length": "fixed:1", "drift": "none"}))
+    alike: dict[str, Any] = {} if config.workload.trace is not None else {"length": "fixed:1", "drift": "none"}
+    return workload_of(dataclasses.replace(config.workload, **alike), config.run.seed)

@@ -1,16 +1,12 @@
 """A file with [tokens]: a body at several token counts, its kinds of queries, and their mix.
 
 Tables are [tokens], [[tokens.variant]], [tokens.accuracy], [tokens.bin_accuracy], [[tokens.query]], and [workload] as
-in any scenario (docs/adapt.md). An unknown key is an error that names the nearest existing one.
+in any scenario (docs/adapt.md).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import functools
-import math
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,127 +14,149 @@ from typing import Any
 import numpy as np
 
 from arlo.catalog.flow import MAX_JOULE, MAX_WATTS
-from arlo.config.load import read_section
+from arlo.config.field import FieldError, option, section
+from arlo.config.load import read_section, read_text, read_toml
 from arlo.errors import ConfigError
 from arlo.simulator.scenario.sections import WorkloadSection
 from arlo.traces.lengths import Lengths, parse_length_spec
 
 MOST_MS = 3_600_000.0  # of a batch
+MOST = 1e9
+NO_LENGTHS = (
+    "lengths make no difference to this body: say its latency as [[length, rows, ms], ...], and its accuracy by bins, "
+    "or leave them out"
+)
+Latency = tuple[tuple[int, float], ...]  # (rows, ms of the batch), rows ascending
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@section("tokens.variant")
 class TokenVariant:
     """The body at one token count."""
 
-    tokens: int  # added to (above 0) or taken from (below 0) each layer
-    latency: tuple[tuple[int, float], ...]  # (rows, ms of the batch), rows ascending; of full rows of the longest
-    shorter: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()  # the same by maximum length, ascending
-    length: int = 1  # maximum one of the longest, tokens
-    watts: float | None = None  # that a worker draws beyond idle while it executes a batch; None: the body's
+    tokens: int = option(doc="Added to (above 0) or taken from (below 0) each layer.")
+    latency: tuple[tuple[float, ...], ...] = option(
+        doc="Of full batches: `[[rows, ms], ...]`, or `[[length, rows, ms], ...]` by maximum length."
+    )
+    watts: float | None = option(
+        default=None,
+        doc="That a worker draws beyond idle while it executes a batch.",
+        left_out="the body's",
+        unit="W",
+        minimum=0,
+        maximum=MAX_WATTS,
+    )
 
-    @property
-    def engines(self) -> tuple[tuple[int, tuple[tuple[int, float], ...]], ...]:
-        """(maximum length, latency), ascending: a row takes the shortest that it fits."""
-        return (*self.shorter, (self.length, self.latency))
+    def check_relations(self) -> None:
+        for _, latency in self.engines if all(len(point) in (2, 3) for point in self.latency) else [(0, ())]:
+            rows = [row for row, _ in latency]
+            if not rows or rows != sorted(set(rows)) or rows[0] < 1 or not all(0 < ms <= MOST_MS for _, ms in latency):
+                raise FieldError(
+                    "tokens.variant",
+                    "latency",
+                    f"of {self.tokens} is [[rows, ms], ...], or [[length, rows, ms], ...] by maximum length, rows "
+                    "ascending from 1, ms above 0 and at most an hour",
+                )
+
+    @functools.cached_property
+    def engines(self) -> tuple[tuple[int, Latency], ...]:
+        """(maximum length, latency), ascending: a row takes the shortest that it fits. 1: rows have no lengths."""
+        found: dict[int, Latency] = {}
+        for *length, rows, ms in self.latency:
+            at = int(length[0]) if length else 1
+            found[at] = (*found.get(at, ()), (int(rows), ms))
+        return tuple(sorted(found.items()))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@section("tokens.query")
 class QueryKind:
     """Queries that are alike."""
 
-    task: str
-    slo_ms: float
-    utility: float  # of an accurate answer in time
-    share: float = 1.0  # of the queries, relative to the other kinds' shares
+    task: str = option(doc="A task of [tokens.accuracy].")
+    slo_ms: float = option(doc="Latency within which an answer earns anything.", unit="ms", above=0, maximum=MOST)
+    utility: float = option(doc="Of an accurate answer in time.", minimum=0, maximum=MOST)
+    share: float = option(default=1.0, doc="Of the queries, relative to the other kinds.", above=0, maximum=MOST)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: a cached property
+@section("tokens")
 class TokenSpec:
     """A body, its queries, and the parameters of OTAS, section V."""
 
-    name: str
-    variants: tuple[TokenVariant, ...]  # by tokens
-    accuracy: Mapping[str, tuple[float, ...]]  # of each task, by variant
-    queries: tuple[QueryKind, ...]
-    bins: tuple[int, ...] = ()  # ends of length bins in tokens, ascending, the last open above
-    bin_accuracy: Mapping[str, tuple[tuple[float, ...], ...]] = dataclasses.field(default_factory=dict)
-    # of each task, by variant, in each bin; a task that it lacks is as accurate at any length
-    batch: int = 64  # epsilon: most queries of a batch
-    delta_ms: float = 500.0  # a batch takes queries this long after its first
-    eta_ms: float = 500.0  # deadlines of a batch differ by at most this
-    mu: float = 0.8  # utilities of a batch differ by at most this
-    beta: int = 5  # Algorithm 3 decides up to this many batches,
-    initial_s: float = 2.0  # and in this time
-    kappa: float = 0.8  # Algorithm 3: a batch worth more on average gets the most tokens
-    window_s: float = 1.0  # printed: window of the rates
-    horizon_s: float = 5.0  # price: window of the rates, and time to finish the waiting queries in; some SLOs
-    share: float = 1.0  # price: of the workers' time that may be sold
-    watts: float = 0.0  # of counts without their own; 0: not known
-    joule: float = 0.0  # price: utility of a joule that is not spent; 0: energy is ignored
-    workload: WorkloadSection = dataclasses.field(default_factory=WorkloadSection)
+    name: str = option(default="tokens", doc="What tables call it.")
+    variants: tuple[TokenVariant, ...] = option(doc="By tokens.")
+    accuracy: Mapping = option(doc="Of each task, by variant.")  # type: ignore[type-arg]
+    queries: tuple[QueryKind, ...] = option(doc="Their kinds.")
+    bins: tuple[int, ...] = option(
+        default=(), doc="Ends of length bins, ascending, the last open above.", unit="tokens", minimum=1
+    )
+    bin_accuracy: Mapping = option(  # type: ignore[type-arg]
+        factory=dict, doc="Of each task, by variant, in each bin; a task that it lacks is as accurate at any length."
+    )
+    batch: int = option(default=64, doc="Epsilon: most queries of a batch.", above=0)
+    delta_ms: float = option(
+        default=500.0, doc="A batch takes queries this long after its first.", unit="ms", minimum=0, maximum=MOST
+    )
+    eta_ms: float = option(
+        default=500.0, doc="Deadlines of a batch differ by at most this.", unit="ms", minimum=0, maximum=MOST
+    )
+    mu: float = option(default=0.8, doc="Utilities of a batch differ by at most this.", minimum=0, maximum=MOST)
+    beta: int = option(default=5, doc="Algorithm 3 decides up to this many batches,")
+    initial_s: float = option(default=2.0, doc="and in this time.", unit="s", minimum=0, maximum=MOST)
+    kappa: float = option(
+        default=0.8, doc="Algorithm 3: a batch worth more on average gets the most tokens.", minimum=0, maximum=MOST
+    )
+    window_s: float = option(default=1.0, doc="printed: window of the rates.", unit="s", above=0, maximum=MOST)
+    horizon_s: float = option(
+        default=5.0,
+        doc="price: window of the rates, and time to finish the waiting queries in; some SLOs.",
+        unit="s",
+        above=0,
+        maximum=MOST,
+    )
+    share: float = option(default=1.0, doc="price: of the workers' time that may be sold.", above=0, maximum=MOST)
+    watts: float = option(
+        default=0.0, doc="Of counts without their own; 0: not known.", unit="W", minimum=0, maximum=MAX_WATTS
+    )
+    joule: float = option(
+        default=0.0,
+        doc="price: utility of a joule that is not spent; 0: energy is ignored.",
+        minimum=0,
+        maximum=MAX_JOULE,
+    )
+    workload: WorkloadSection = option(factory=WorkloadSection, doc="The section [workload] of the file.")
 
-    def __post_init__(self) -> None:
-        """ConfigError says what to change."""
-        tokens = [variant.tokens for variant in self.variants]
-        if not tokens or tokens != sorted(set(tokens)):
-            raise ConfigError("[tokens]: [[tokens.variant]] must ascend by tokens, each count once")
-        for variant in self.variants:
-            for _, latency in variant.engines:
-                rows = [row for row, _ in latency]
-                if not rows or rows != sorted(set(rows)) or rows[0] < 1:
-                    raise ConfigError(
-                        f"tokens = {variant.tokens}: latency is [[rows, ms], ...], or [[length, rows, ms], ...] by "
-                        "maximum length, rows ascending from 1"
-                    )
-                if not all(0 < ms <= MOST_MS for _, ms in latency):
-                    raise ConfigError(f"tokens = {variant.tokens}: latency is in ms, above 0, at most an hour")
-            if variant.length != self.length:
-                raise ConfigError(
-                    f"tokens = {variant.tokens}: the longest rows have {self.length} tokens at other counts: every "
-                    "count takes every row"
-                )
-        if not self.queries:
-            raise ConfigError("[tokens] has no [[tokens.query]]: what do queries ask for?")
+    def check_relations(self) -> None:
+        counts = len(self.tokens)
+        for key, wrong, problem in (
+            ("variant", not counts or self.tokens != sorted(set(self.tokens)), "must ascend by tokens, each once"),
+            ("variant", len({each.engines[-1][0] for each in self.variants}) > 1, "have not the same longest rows: "
+             "every count takes every row"),
+            ("query", not self.queries, "is needed: what do queries ask for?"),
+            ("bins", list(self.bins) != sorted(set(self.bins)), "must ascend"),
+            ("bins", bool(self.bins) != bool(self.bin_accuracy), "and [tokens.bin_accuracy] go together"),
+            ("bins", bool(self.bins) and not self.by_length, "need latency as [[length, rows, ms], ...]"),
+            ("joule", self.joule > 0 and not self.metered, "needs the watts of every count"),
+        ):  # fmt: skip
+            if wrong:
+                raise FieldError("tokens", key, problem)
         for query in self.queries:
             if query.task not in self.accuracy:
-                raise ConfigError(f"[tokens.accuracy] has no task {query.task!r}")
-            if query.slo_ms <= 0 or query.utility < 0 or query.share <= 0:
-                raise ConfigError(f"query of {query.task!r}: slo_ms and share must be above 0, utility at least 0")
+                raise FieldError("tokens", "accuracy", f"has no task {query.task!r}")
         for task, shares in self.accuracy.items():
-            if len(shares) != len(tokens) or not all(0 <= share <= 1 for share in shares):
-                raise ConfigError(f"[tokens.accuracy] {task}: {len(tokens)} numbers of 0 to 1, one for each variant")
-        if list(self.bins) != sorted(set(self.bins)) or (self.bins and self.bins[0] < 1):
-            raise ConfigError("[tokens]: bins must ascend from 1 token")
+            if not _shares(shares, counts):
+                raise FieldError("tokens", "accuracy", f"of {task}: {counts} numbers of 0 to 1, one for each variant")
         for task, by_variant in self.bin_accuracy.items():
-            good = len(by_variant) == len(tokens) and all(len(each) == len(self.bins) for each in by_variant)
-            if task not in self.accuracy or not good or not all(0 <= one <= 1 for each in by_variant for one in each):
-                raise ConfigError(
-                    f"[tokens.bin_accuracy] {task}: of a task of [tokens.accuracy], {len(tokens)} arrays, one for each "
-                    f"variant, each of {len(self.bins)} numbers of 0 to 1, one for each of bins"
+            good = isinstance(by_variant, tuple) and len(by_variant) == counts
+            if task not in self.accuracy or not good or not all(_shares(each, len(self.bins)) for each in by_variant):
+                raise FieldError(
+                    "tokens",
+                    "bin_accuracy",
+                    f"of {task}: of a task of [tokens.accuracy], {counts} arrays, one for each variant, each of "
+                    f"{len(self.bins)} numbers of 0 to 1, one for each of bins",
                 )
-        if bool(self.bins) != bool(self.bin_accuracy):
-            raise ConfigError("[tokens]: bins and [tokens.bin_accuracy] go together")
-        if self.bins and self.length == 1:
-            raise ConfigError("[tokens]: with bins, latency is [[length, rows, ms], ...] by maximum length")
         if not self.by_length and (self.workload.length or self.workload.rescale or self.workload.drift):
-            raise ConfigError(
-                "[workload]: lengths make no difference to this body: say its latency as [[length, rows, ms], ...], "
-                "and its accuracy by bins, or leave them out"
-            )
+            raise ConfigError(f"[workload]: {NO_LENGTHS}")
         if self.workload.bulk_share:
             raise ConfigError("[workload]: bulk_share does not go with [tokens]: leave it out")
-        for name in ("delta_ms", "eta_ms", "mu", "kappa", "initial_s"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ConfigError(f"[tokens]: {name} must be at least 0")
-        for name in ("window_s", "horizon_s", "share", "batch"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ConfigError(f"[tokens]: {name} must be above 0")
-        if not all(0 <= watts <= MAX_WATTS for watts in (self.watts, *self.watts_of)):
-            raise ConfigError(f"[tokens]: watts must be 0 to {MAX_WATTS}, also of a variant")
-        if not 0 <= self.joule <= MAX_JOULE:
-            raise ConfigError(f"[tokens]: joule must be 0 to {MAX_JOULE}")
-        if self.joule > 0 and not self.metered:
-            raise ConfigError("[tokens]: joule needs the watts of every count: without them one would draw nothing")
 
     @property
     def tokens(self) -> list[int]:
@@ -158,7 +176,7 @@ class TokenSpec:
     @property
     def length(self) -> int:
         """Tokens of the longest rows that are taken; 1: rows have no lengths."""
-        return self.variants[0].length
+        return max((variant.engines[-1][0] for variant in self.variants), default=1)
 
     @property
     def by_length(self) -> bool:
@@ -168,11 +186,8 @@ class TokenSpec:
     @functools.cached_property
     def lengths(self) -> Lengths:
         """Lengths of the queries, as [workload] draws them without a trace; longer ones are cut to the longest."""
-        return parse_length_spec(self.workload.length or "paper", self.workload.rescale or self._stretched)
-
-    @property
-    def _stretched(self) -> int | None:
-        return None if self.workload.length else self.length
+        stretched = None if self.workload.length else self.length
+        return parse_length_spec(self.workload.length or "paper", self.workload.rescale or stretched)
 
     def accuracy_of(self, task: str) -> list[tuple[float, ...]]:
         """By variant in each length bin, or one for all."""
@@ -189,74 +204,33 @@ class TokenSpec:
         return float(1 / (1 / np.array(rates))[of].mean())
 
 
+def _shares(values: Any, count: int) -> bool:
+    known = isinstance(values, tuple) and len(values) == count
+    return known and all(isinstance(one, int | float) and 0 <= one <= 1 for one in values)
+
+
+def _tuples(value: Any) -> Any:
+    """Arrays of a file as tuples, at any depth."""
+    if isinstance(value, dict):
+        return {key: _tuples(each) for key, each in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 def load_tokens(path: Path) -> TokenSpec:
     """Read and check a file. ConfigError says what to change and where."""
-    try:
-        raw = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: give the path of a TOML file with [tokens]") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error})") from None
+    raw, base = read_toml(read_text(path, "[tokens]"), str(path)), path.absolute().parent
     try:
         if extra := sorted(raw.keys() - {"tokens", "workload"}):
             raise ConfigError(f"[{extra[0]}] does not go with [tokens]: there is [workload]")
-        workload = read_section(WorkloadSection, "workload", raw.get("workload", {}), path.absolute().parent)
-        return dataclasses.replace(read_tokens(raw.get("tokens")), workload=workload)
+        given = dict(raw.get("tokens", {}))
+        if wrong := sorted(given.keys() & {"variants", "queries", "workload"}):
+            raise ConfigError(f"tokens.{wrong[0]} is written [[tokens.variant]], [[tokens.query]] or [workload]")
+        for name, kind, key in (("variant", TokenVariant, "variants"), ("query", QueryKind, "queries")):
+            given[key] = tuple(read_section(kind, f"tokens.{name}", each, base) for each in given.pop(name, []))
+        for key in given.keys() & {"accuracy", "bin_accuracy"}:
+            given[key] = _tuples(given[key])
+        given["workload"] = read_section(WorkloadSection, "workload", raw.get("workload", {}), base)
+        found: TokenSpec = read_section(TokenSpec, "tokens", given, base)
+        return found
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def read_tokens(raw: Any) -> TokenSpec:
-    """The table [tokens] of a file that was read."""
-    values = dict(_table(raw, "[tokens]", TokenSpec, {"variant", "query", "variants", "queries"}))
-    if "workload" in values:
-        raise ConfigError("[tokens]: workload is a table of its own, [workload]")
-    for wrong in ("variants", "queries"):
-        if wrong in values:
-            raise ConfigError(f"[tokens]: {wrong} is written [[tokens.{wrong.removesuffix('s').replace('ie', 'y')}]]")
-    variants = values.pop("variant", [])
-    queries = values.pop("query", [])
-    try:
-        return TokenSpec(
-            name=str(values.pop("name", "tokens")),
-            variants=tuple(map(_variant, variants)),
-            accuracy={str(task): tuple(map(float, each)) for task, each in dict(values.pop("accuracy", {})).items()},
-            queries=tuple(QueryKind(**_table(each, "[[tokens.query]]", QueryKind)) for each in queries),
-            bins=tuple(map(int, values.pop("bins", []))),
-            bin_accuracy={
-                str(task): tuple(tuple(map(float, each)) for each in by_variant)
-                for task, by_variant in dict(values.pop("bin_accuracy", {})).items()
-            },
-            **values,
-        )
-    except KeyError as error:
-        raise ConfigError(f"[tokens]: {error.args[0]} is missing") from None
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"[tokens]: {error}") from None
-
-
-def _variant(raw: Any) -> TokenVariant:
-    each = _table(raw, "[[tokens.variant]]", TokenVariant)
-    for key in each:
-        if key not in ("tokens", "latency", "watts"):
-            raise ConfigError(f"[[tokens.variant]]: {key} is said by latency: [[length, rows, ms], ...]")
-    by_length: dict[int, list[tuple[int, float]]] = {}
-    for point in each["latency"]:
-        length, rows, ms = point if len(point) == 3 else (1, *point)
-        by_length.setdefault(int(length), []).append((int(rows), float(ms)))
-    *shorter, (longest, latency) = sorted((length, tuple(points)) for length, points in by_length.items())
-    watts = None if each.get("watts") is None else float(each["watts"])
-    return TokenVariant(
-        tokens=int(each["tokens"]), latency=latency, shorter=tuple(shorter), length=longest, watts=watts
-    )
-
-
-def _table(raw: Any, where: str, kind: type, more: set[str] = frozenset()) -> Mapping[str, Any]:  # type: ignore[assignment]
-    if not isinstance(raw, Mapping):
-        raise ConfigError(f"{where} must be a table")
-    known = {field.name for field in dataclasses.fields(kind)} | more
-    for key in raw:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            raise ConfigError(f"{where}: unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    return raw

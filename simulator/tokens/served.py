@@ -14,7 +14,7 @@ from arlo import _core
 from arlo.errors import ConfigError
 from arlo.planning.planner import PlannerSettings
 from arlo.simulator.report.result import Figures
-from arlo.simulator.scenario.scenario import Dispatch, RuntimeModel, Scenario, Workload
+from arlo.simulator.scenario.scenario import Dispatch, Rows, RuntimeModel, Scenario, Workload
 from arlo.simulator.tokens.file import TokenSpec
 
 MS_NS = 1_000_000
@@ -80,7 +80,7 @@ class TokenCounts:
     @property
     def work_s(self) -> float:
         """Worker-seconds of a query of the greatest length at the most tokens, in the batch cheapest per row."""
-        return min(ms / rows for rows, ms in self.spec.variants[-1].latency if rows <= self.spec.batch) / 1000
+        return min(ms / rows for rows, ms in self.spec.variants[-1].engines[-1][1] if rows <= self.spec.batch) / 1000
 
     def planner(self, settings: PlannerSettings, scenario: Scenario) -> None:
         return None
@@ -113,10 +113,8 @@ class TokenCounts:
         return Queries(spec, engine, scenario)
 
 
-class Queries:
+class Queries(Rows):
     """The queries of one run: their kinds are drawn as they come."""
-
-    plans = False
 
     def __init__(self, spec: TokenSpec, engine: _core.Simulation, scenario: Scenario) -> None:
         self._spec, self._engine, self._seed = spec, engine, scenario.seed
@@ -130,12 +128,6 @@ class Queries:
         self._kinds.append(self._draw(len(arrived)))
         length = np.clip(length, 1, self._spec.length).astype(np.int32)
         return arrived, length, self._kinds[-1]
-
-    def sample(self, planner: Any, now_s: float) -> None:
-        pass
-
-    def tell(self, planner: Any) -> None:
-        pass
 
     def figures(self) -> Figures:
         kinds = np.concatenate(self._kinds) if self._kinds else np.zeros(0, np.uint16)

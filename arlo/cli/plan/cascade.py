@@ -26,7 +26,7 @@ MOST_ROWS = 400_000
 def run(args: argparse.Namespace, workers: int) -> int:
     """Simulate every point, with `workers` or, for an accuracy, the fewest up to that; 1 if none meets the SLO."""
     from arlo.simulator.cascade.build import repository_runtimes
-    from arlo.simulator.cascade.schemes import alone, whole
+    from arlo.simulator.cascade.rows import alone, whole
 
     within(args.rate, 1e-3, 1e7, "--rate")
     within(args.slo_ms, *TIMES_MS, "--slo-ms")
@@ -77,22 +77,17 @@ def _simulate(args: argparse.Namespace, test: Study, stages: Any, chosen: Chosen
 
     rows = min(MOST_ROWS, max(1000, round(args.rate * SECONDS)))
     gaps = np.random.default_rng(0).exponential(1e9 / args.rate, rows)
-    lengths = np.resize(np.minimum(test.length, _longest(stages)), rows).astype(np.int32)
     return run(
         scenario_of(
             [stages[s] for s in chosen.stages],
             chosen.rules,
             rows_of(test, chosen),
-            Listed(np.cumsum(gaps).astype(np.int64), lengths),
+            Listed(np.cumsum(gaps).astype(np.int64)),
             workers=(workers,),
             slo_ms=args.slo_ms,
             timeout_ms=max(10 * args.slo_ms, 1000.0),
         )
     )
-
-
-def _longest(stages: Any) -> int:
-    return int(max(runtime.max_length for runtime in stages[-1]))
 
 
 def _row(name: str, workers: int, result: Result, args: argparse.Namespace) -> dict[str, Any]:

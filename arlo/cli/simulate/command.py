@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.cli.fit.common import need_scipy
 from arlo.cli.simulate.flags import Plan, add_flags, in_flags, plans
-from arlo.errors import ConfigError, EnvironmentProblem
+from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
     from arlo.simulator.report.result import Result
@@ -27,7 +27,7 @@ scenario file (docs/scenario.md) holds everything; flags override it.
 
 Lists, as in --workers 8,10,12, make one run for each combination, in parallel, and compare them with the
 first: --workers, --rate, --scheme, --policy, --allocation, --scaling, --arrivals, --seed and others. The file
-may be a flow (docs/flows.md), or one of token counts (docs/adapt.md).
+may be a flow (docs/flows.md), a cascade.json, or one of token counts (docs/adapt.md).
 """
 
 EPILOG = """examples:
@@ -58,7 +58,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         epilog=EPILOG,
     )
     parser.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE.toml", help="a scenario file, a flow, or token counts"
+        "file", nargs="?", type=Path, metavar="FILE", help="a scenario file, a flow, a cascade.json, or token counts"
     )
     add_flags(parser)
     find = parser.add_argument_group("finding the number of GPUs")
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.save is not None:
         _save(args.save, asked)
     try:
-        if any(plan.config.of_a_cascade for plan in asked):
+        if any((plan.config.cluster.serves or Path()).suffix == ".json" for plan in asked):
             need_scipy()
         if args.find_workers:
             from arlo.cli.simulate.find import find
@@ -131,11 +131,7 @@ def _list_profiles() -> int:
 
     console = Console(highlight=False)
     for name in profile_names():
-        try:
-            text = load_profile(name).describe()
-        except EnvironmentProblem as error:
-            text = f"{name} (not available here): {error}"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(load_profile(name).describe(), markup=False, soft_wrap=True)
     return 0
 
 
@@ -165,8 +161,6 @@ def title(config: Any) -> str:
         return str(config.run.name)
     if config.cluster.serves is not None:
         return str(config.cluster.serves.stem)
-    if config.of_a_cascade:
-        return str(config.cascade.scheme)
     policy = f"/{config.dispatch.policy}" if config.dispatch.policy else ""
     return f"{config.cluster.scheme}{policy}"
 

@@ -170,7 +170,7 @@ def find(asked: list[Plan], args: argparse.Namespace) -> int:
         scenario = each.scenario
         if scenario.scale.kind != "none":
             raise ConfigError("--find-workers is for a fixed number of GPUs: leave --scaling out")
-        if plan.config.allocation.instances:
+        if plan.config.allocation.instances and scenario.served is None:
             raise ConfigError("--find-workers allocates anew for each number of GPUs: leave the instances out")
 
         # Several at a time only if each takes long.

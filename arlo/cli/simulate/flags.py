@@ -24,7 +24,6 @@ GROUPS: dict[str, tuple[str, ...]] = {  # title in the help: sections of a scena
     "the cluster": ("cluster",),
     "scheduling": ("dispatch", "allocation"),
     "scaling": ("scaling",),
-    "a cascade": ("cascade",),
     "the run": ("run",),
 }
 

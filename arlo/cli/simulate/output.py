@@ -255,9 +255,7 @@ def _runtimes(result: Result) -> Any:
 
 
 def _print_figures(console: Any, result: Result) -> None:
-    """Print the figures of answers: numbers in a line, shares and counts by name in one each, parts in a table."""
-    from rich.table import Table
-
+    """Print the figures of answers: numbers in a line, shares and counts by name in one each."""
     if not result.figures.more:
         return
     figures = result.figures
@@ -272,14 +270,8 @@ def _print_figures(console: Any, result: Result) -> None:
             console.print(_escape(f"{said}: " + "  ".join(f"{k} {v:,.4g}" for k, v in known.items())), soft_wrap=True)
     console.print(_escape("  ".join(words)), soft_wrap=True)
     if "exits" in figures.more:
-        table = Table(box=None, pad_edge=False)
-        rows = figures.more["parts"] or [{"from_s": 0.0, **figures.more}]
-        for column in ("from s", "accuracy", "degraded", *(f"by {stage}" for stage in figures.more["stages"])):
-            table.add_column(column, justify="right")
-        for each in rows:
-            own = [each.get("accuracy", figures.accuracy), each.get("degraded", figures.degraded), *each["exits"]]
-            table.add_row(f"{each['from_s']:g}", *map(known_share, own))
-        console.print(table)
+        shares = zip(figures.more["stages"], figures.more["exits"], strict=True)
+        console.print(_escape("answered by: " + "  ".join(f"{stage} {share(of)}" for stage, of in shares)))
 
 
 def span(counts: Any) -> str:

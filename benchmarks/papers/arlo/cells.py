@@ -15,7 +15,7 @@ from arlo.simulator.profiles import Profile, load_profile
 from arlo.simulator.report.result import Result
 from arlo.simulator.run import run
 from arlo.simulator.scenario.scenario import Scenario
-from arlo.simulator.scenario.schemes import SCHEMES, scheme
+from arlo.simulator.scenario.schemes import SCHEMES, runtimes_of, scheme
 from arlo.traces import make_workload
 from arlo.traces.workloads import Workload
 
@@ -91,8 +91,6 @@ class Cluster:
     rate: float  # requests per second
     workers: int
     duration_s: float
-    scale: str | float | None = None  # BERT-large's latency at 512 tokens, a name or ms
-    dynamic: str | None = None  # the model of dynamic-shape latencies
     length: str | None = None
     rescale: int | None = None  # 125 tokens become so many
     drift: str | None = None
@@ -104,7 +102,7 @@ class Cluster:
 
     def profile(self) -> Profile:
         """Latencies of the model."""
-        return load_profile(self.model, scale=self.scale, dynamic=self.dynamic)
+        return load_profile(self.model)
 
     def workload(self) -> Workload:
         """The trace."""
@@ -122,11 +120,19 @@ class Cluster:
             seed=self.seed,
         )
 
-    def scenario(self, name: str, *, options: Mapping[str, Any] | None = None, **fields: Any) -> Scenario:
-        """A scheme on this cluster. `options` are scheme()'s, `fields` Scenario's."""
-        pieces = scheme(name, self.profile(), workers=self.workers, **(options or {}))
-        settings = {"overhead_ms": self.overhead_ms, "seed": self.seed, **fields}
-        return pieces.scenario(self.workload(), **settings)
+    def scenario(self, name: str, *, max_lengths: Sequence[int] = (), **fields: Any) -> Scenario:
+        """A scheme on this cluster. `fields`: Scenario's, in place of the scheme's."""
+        profile = self.profile()
+        own: dict[str, Any] = {
+            "name": SCHEMES[name],
+            "workload": self.workload(),
+            "runtimes": runtimes_of(name, profile, max_lengths),
+            "workers": self.workers,
+            "slo_ms": profile.slo_ms,
+            "overhead_ms": self.overhead_ms,
+            "seed": self.seed,
+        }
+        return Scenario(**{**own, **scheme(name), **fields})
 
     def but(self, **changes: Any) -> Cluster:
         """A copy with changed fields."""

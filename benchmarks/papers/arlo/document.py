@@ -10,7 +10,7 @@ from benchmarks import harness
 from benchmarks.papers.arlo.experiment import verdict
 
 PAGE, RESULTS = harness.ROOT / "build" / "figures" / "arlo.md", harness.RESULTS / "figures"
-ORDER = ("fig06", "fig07", "fig08", "fig10", "fig11", "tab3", "tab4", "tab2", "fig09", "facts", "speed")
+ORDER = ("fig06", "fig07", "fig08", "fig10", "fig11", "tab3", "tab4", "tab2", "fig09")
 
 
 def number(value: float | None, unit: str = "") -> str:

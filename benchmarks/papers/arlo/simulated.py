@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from arlo.simulator.report.result import Result
 from arlo.simulator.scenario.scenario import Allocate, AllocationKind, Dispatch, Scale
-from arlo.simulator.scenario.schemes import SCHEMES, max_lengths
+from arlo.simulator.scenario.schemes import SCHEMES, scheme
 from benchmarks.papers.arlo.cells import ORDER, PAPERS, Cluster, Context
 from benchmarks.papers.arlo.experiment import Experiment, Row, Table, ms, reduction
 
@@ -170,10 +171,10 @@ AHEAD = "arlo, headroom"
 def scaling(context: Context) -> Found:
     """Fig. 8: schemes that scale as the paper says of them, and what ships with headroom and plans on shifts."""
     cluster = stream("bert-large", "bursty", 500, 5).but(segment="fluctuating_a", duration_s=context.pick(600.0, 60.0))
-    cells = {name: cluster.scenario(name, options={"scaling": True}) for name in ORDER}
+    cells = {name: cluster.scenario(name, **scheme(name, scaling=True)) for name in ORDER}
     allocate = Allocate(kind="periodic", objective="queueing", shift=True)
-    ahead = {"scaling": Scale(kind="headroom", replan=True), "allocation": allocate}
-    done = context.simulate({**cells, AHEAD: cluster.scenario("arlo", options=ahead)})
+    ahead: dict[str, Any] = {"scale": Scale(kind="headroom", replan=True), "allocate": allocate}
+    done = context.simulate({**cells, AHEAD: cluster.scenario("arlo", **ahead)})
     arlo, shipped = done["paper"], done["arlo"]
     rows = []
     for name, (gpus, p98_ms) in GPUS.items():
@@ -211,20 +212,21 @@ COUNTS = (2, 4, 8, 16)
 RUNTIMES = stream("bert-large", "bursty", 6000, 40)
 
 
+def lengths(n: int) -> tuple[int, ...]:
+    """Maximum lengths of n runtimes: 2 gives 256 and 512."""
+    return tuple(round(512 * i / n) for i in range(1, n + 1))
+
+
 def runtimes(context: Context) -> Found:
     """Fig. 11: N runtimes under the paper's scheduler and ours."""
     cluster = RUNTIMES.but(duration_s=context.pick(600.0, 5.0))
     done = context.simulate(
-        {
-            (n, scheme): cluster.scenario(scheme, options={"max_lengths": max_lengths(n)})
-            for n in COUNTS
-            for scheme in ("paper", "arlo")
-        }
+        {(n, scheme): cluster.scenario(scheme, max_lengths=lengths(n)) for n in COUNTS for scheme in ("paper", "arlo")}
     )
     late = {key: 100 * (1 - result.slo_attainment) for key, result in done.items()}
     rows = []
     for n, paper in {2: None, 4: 2.5, 8: 0.0}.items():
-        busy = 100 * cluster.busy(cluster.ideal_ms(max_lengths(n))[0])
+        busy = 100 * cluster.busy(cluster.ideal_ms(lengths(n))[0])
         rows.append(
             Row(
                 quantity=f"{n} runtimes: late" + (" (the paper: overload)" if n == 2 else ""),
@@ -276,7 +278,7 @@ def allocation(context: Context) -> Found:
     done = context.simulate(
         {
             (label, scheme, str(kind)): cluster.scenario(
-                scheme, options={"allocation": Allocate(kind=kind, start="first", objective=objective)}
+                scheme, allocate=Allocate(kind=kind, start="first", objective=objective)
             )
             for label, cluster in traces.items()
             for scheme, objective in objectives.items()
@@ -331,7 +333,7 @@ def dispatch(context: Context) -> Found:
     done = context.simulate(
         {
             (objective, name, policy): cluster.but(duration_s=seconds[objective]).scenario(
-                "paper", options={"policy": policy, "objective": objective}
+                "paper", **scheme("paper", policy=policy, objective=objective)
             )
             for objective in seconds
             for name, cluster in TRACES.items()

@@ -1,6 +1,6 @@
 """Loki's figures (HPDC'24) next to those of its planner and the others here: from plans alone, then simulated.
 
-    python -m benchmarks.papers.loki [--only plans,triangle,published,drops,slo,capacity] [--flow traffic] [--short]
+    python -m benchmarks.papers.loki [--only plans,triangle,published,drops,slo] [--flow traffic] [--short]
 
 plans: Fig. 1, capacities of detection before car classification on 20 workers: most accurate variants (phase 1), then
 the second task gives way (phase 2), then the first one too (phase 3). Fig. 5 and 6, workers at the trace's low, and the
@@ -8,7 +8,6 @@ accuracy at the capacity that the paper says Loki reaches; demands are those of 
 capacity. Section 6.5, milliseconds of CPU of a plan, over demands; and of a larger problem: 200 workers, 3 stages, 8
 variants each of 8 lengths.
 triangle: Fig. 5 and 6 under a demand that rises and falls; published: under published load. drops: Fig. 7. slo: Fig. 8.
-capacity: the load with 1 % of violations.
 
 Latencies of the examples are estimates (latencies.py): absolute rates are not the paper's, and ratios are only as good
 as they are.

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from arlo import _core
 from arlo.catalog.flow import Flow
 from arlo.planning.flows.demand import Demand
-from arlo.planning.flows.live import FlowTraffic, Traffic
 from arlo.planning.flows.numbers import SECOND_NS
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
@@ -27,8 +26,8 @@ from arlo.simulator.scenario.scenario import Listed
 
 MS_NS = 1_000_000
 
-# (demand per second, workers, the plan so far, rows per second that each stage saw, factors and exits as counted)
-Planner = Callable[[float, int, "FlowPlan | None", "Sequence[float] | None", "Traffic | None"], FlowPlan]
+# (demand per second, workers, the plan so far, rows per second that each stage saw)
+Planner = Callable[[float, int, "FlowPlan | None", "Sequence[float] | None"], FlowPlan]
 Hold = Literal["plan", "all"]
 
 
@@ -45,7 +44,6 @@ class FlowRun:
     shift: float = math.inf  # a demand that is off the plan's by this part is planned for at once
     seed: int = 0
     warmup_s: float = 0.0
-    counted: bool = False  # plans are for the factors and exits that were counted so far; else for the flow's
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,22 +68,8 @@ class FlowResult:
 def planner_of(flow: Flow) -> Planner:
     """The planner that serves."""
 
-    def plan(
-        demand: float,
-        workers: int,
-        before: FlowPlan | None,
-        rows: Sequence[float] | None,
-        traffic: Traffic | None = None,
-    ) -> FlowPlan:
-        return make_plan(
-            flow,
-            demand=demand,
-            workers=workers,
-            before=before,
-            factors=traffic.factors if traffic else None,
-            exits=traffic.exits if traffic else None,
-            window=traffic.window if traffic else (),
-        )
+    def plan(demand: float, workers: int, before: FlowPlan | None, _: Sequence[float] | None) -> FlowPlan:
+        return make_plan(flow, demand=demand, workers=workers, before=before)
 
     return plan
 
@@ -192,14 +176,13 @@ class _Fleet:
 class _Seen:
     """Rows that entered each stage, second by second."""
 
-    def __init__(self, shape: Shape, engine: _core.Simulation, rows: Roots) -> None:
-        self._shape, self._engine, self._rows = shape, engine, rows
+    def __init__(self, shape: Shape, engine: _core.Simulation) -> None:
+        self._shape, self._engine = shape, engine
         self._before = [0] * len(shape.flow.stages)
         self._demands = [Demand() for _ in shape.flow.stages]
-        self.traffic = FlowTraffic(shape.flow)
 
-    def look(self, second: int, roots: int) -> None:
-        """Record the end of a second, with the roots that have arrived so far."""
+    def look(self) -> None:
+        """Record the end of a second."""
         now = [0] * len(self._before)
         visits = self._engine.pipeline_totals()["visits"]
         for (stage, _), v in self._shape.variant.items():
@@ -207,7 +190,6 @@ class _Seen:
         for demand, count, before in zip(self._demands, now, self._before, strict=True):
             demand.add(float(count - before))
         self._before = now
-        self.traffic.add(second + 1.0, 0.0, self._rows.counts(roots))
 
     def rows(self) -> list[float] | None:
         """Rows per second of each stage [stages]; None: nothing was seen yet."""
@@ -229,7 +211,7 @@ def run(job: FlowRun) -> FlowResult:
     arrived = np.ascontiguousarray(job.arrived_ns, np.int64)
     rows = ServedFlow(flow).begin(engine, scenario_of(flow, Listed(arrived), seed=job.seed))
     counts = np.bincount(arrived // SECOND_NS)
-    fleet, demand, seen = _Fleet(job, shape, engine), Demand(), _Seen(shape, engine, rows)
+    fleet, demand, seen = _Fleet(job, shape, engine), Demand(), _Seen(shape, engine)
     period = round(flow.plan_period_s)
     plan: FlowPlan | None = None
     plans, solve_s, workers, start = 0, 0.0, [], 0
@@ -239,8 +221,7 @@ def run(job: FlowRun) -> FlowResult:
         guess = demand.rate() if second else float(count)
         off = plan is not None and guess > 0 and not 1 / (1 + job.shift) <= guess / plan.demand <= 1 + job.shift
         if guess > 0 and (plan is None or second % max(period, 1) == 0 or off):
-            plan = job.planner(guess, job.workers, plan, seen.rows(), seen.traffic.seen() if job.counted else None)
-            seen.traffic.planned()
+            plan = job.planner(guess, job.workers, plan, seen.rows())
             plans += 1
             solve_s += plan.solve_s
             fleet.follow(plan, now)
@@ -250,7 +231,7 @@ def run(job: FlowRun) -> FlowResult:
         engine.feed(*rows.feed(arrived[start:end], np.ones(end - start, np.int32)))
         start = end
         demand.add(float(count))
-        seen.look(second, end)
+        seen.look()
     engine.finish()
     own: dict[str, Any] = {"plans": plans, "moves": fleet.moves, "solve_ms_mean": solve_s * 1e3 / max(plans, 1)}
     return _result(engine, job, rows, np.array(workers), own)

@@ -20,7 +20,6 @@ from arlo.clock import monotonic_s
 from arlo.planning.flows import build
 from arlo.planning.flows.build import Exits, Factors
 from arlo.planning.flows.exact import ExactFlowSolver
-from arlo.planning.flows.live import Traffic
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan, FlowProblem, FlowSolver
 from arlo.planning.flows.steps import (
@@ -92,23 +91,8 @@ def planner_of(flow: Flow, name: PlannerName) -> fleet.Planner:
     if name == "arlo":
         return fleet.planner_of(flow)
 
-    def plan(
-        demand: float,
-        workers: int,
-        before: FlowPlan | None,
-        rows: Sequence[float] | None,
-        traffic: Traffic | None = None,
-    ) -> FlowPlan:
-        return plan_as(
-            flow,
-            name,
-            demand=demand,
-            workers=workers,
-            factors=traffic.factors if traffic else None,
-            exits=traffic.exits if traffic else None,
-            before=before,
-            stage_demand=rows,
-        )
+    def plan(demand: float, workers: int, before: FlowPlan | None, rows: Sequence[float] | None) -> FlowPlan:
+        return plan_as(flow, name, demand=demand, workers=workers, before=before, stage_demand=rows)
 
     return plan
 

@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 
 from arlo.catalog.flow import DropName, Flow, RouterName
 from arlo.catalog.flow_file import load_flow
-from arlo.planning.flows.live import Traffic
-from arlo.planning.flows.problem import FlowPlan
 from arlo.traces.readers import read_counts
 from benchmarks.papers.loki.fleet import FlowResult, FlowRun, Hold, Planner, run
 from benchmarks.papers.loki.planners import PlannerName, plan_as, planner_of
@@ -40,7 +38,6 @@ ROOT = Path(__file__).resolve().parents[3]
 TWITTER = ROOT / "traces" / "data" / "twitter_load.json"
 WORKERS = 20
 LOAD_MS = 300.0
-ON_TIME_AT_LEAST = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +83,8 @@ def serve(
     *,
     seed: int = 0,
     drop: DropName | None = None,
-    counted: bool = False,
 ) -> FlowResult:
-    """A contender's run. `counted`: plans are for factors and seconds as they were counted."""
+    """A contender's run."""
     how = CONTENDERS[name]
     flow = dataclasses.replace(flow, router=how.router, drop=drop or how.drop)
     return run(
@@ -102,22 +98,12 @@ def serve(
             shift=how.shift,
             seed=seed,
             warmup_s=5,
-            counted=counted,
         )
     )
 
 
 def _sparing(planner: Planner, spare: float) -> Planner:
-    def plan(
-        demand: float,
-        workers: int,
-        before: FlowPlan | None,
-        rows: Sequence[float] | None,
-        traffic: Traffic | None = None,
-    ) -> FlowPlan:
-        return planner(demand * spare, workers, before, rows, traffic)
-
-    return plan
+    return lambda demand, workers, before, rows: planner(demand * spare, workers, before, rows)
 
 
 def poisson(rates: Sequence[float], seed: int) -> NDArray[np.int64]:
@@ -235,34 +221,4 @@ def slo(name: str, short: bool) -> dict[str, Any]:
     return found
 
 
-def capacity(name: str, short: bool) -> dict[str, Any]:
-    """The largest constant Poisson demand with at most 1 % violations: effective capacity, in steps of 15 %."""
-    flow = flow_of(name)
-    top = top_capacity(flow)
-    duration, seeds = (30, 1) if short else (40, 2)
-    found: dict[str, Any] = {"top": top}
-    for contender in CONTENDERS:
-
-        def good(rate: float, contender: str = contender) -> bool:
-            late = roots = 0.0
-            for seed in range(seeds):
-                result = serve(flow, contender, poisson([rate] * duration, seed), seed=seed)
-                late += result.violations * result.roots
-                roots += result.roots
-            return late <= (1 - ON_TIME_AT_LEAST) * roots
-
-        # Upwards from a demand that is surely carried: violations of a contender need not rise with the demand.
-        steps = top * 0.3 * 1.15 ** np.arange(34)
-        best, failures = 0.0, 0
-        for rate in steps:
-            if good(float(rate)):
-                best, failures = float(rate), 0
-            else:
-                failures += 1
-                if failures > 3:
-                    break
-        found[contender] = {"capacity": best, "of_top": best / top}
-    return found
-
-
-EXPERIMENTS = {"triangle": triangle, "published": published, "drops": drops, "slo": slo, "capacity": capacity}
+EXPERIMENTS = {"triangle": triangle, "published": published, "drops": drops, "slo": slo}

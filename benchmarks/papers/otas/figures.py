@@ -17,14 +17,12 @@ import argparse
 import dataclasses
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo import _core
 from arlo.catalog.schedule import multiplications
 from arlo.simulator.report.result import Figures
 from arlo.simulator.run import run
@@ -209,33 +207,6 @@ def curve(spec: TokenSpec, loads: tuple[float, ...], seconds: int) -> list[dict[
     return found
 
 
-def planner_us(spec: TokenSpec, batches: int = 12) -> dict[str, float]:
-    """Microseconds of a plan by the exact planner, the best of three, binding included: quantiles of 600 queues."""
-    random = np.random.default_rng(4)
-    taken = []
-    for _ in range(600):
-        due = np.sort(random.uniform(0.3, 1.3, batches))
-        queue = []
-        for deadline in due:
-            rows, query = int(random.integers(5, 65)), spec.queries[int(random.integers(len(spec.queries)))]
-            options = [
-                (
-                    round(1e9 * rows / spec.capacity(variant.tokens)),
-                    rows * query.utility * spec.accuracy[query.task][at],
-                    round(deadline * 1e9),
-                )
-                for at, variant in enumerate(spec.variants)
-            ]
-            queue.append((options, query.utility))
-        runs = []
-        for _again in range(3):  # the machine also does other work
-            begun = time.perf_counter()
-            _core.tokens_exact(0, queue)
-            runs.append(1e6 * (time.perf_counter() - begun))
-        taken.append(min(runs))
-    return {name: float(np.quantile(taken, q)) for name, q in (("median", 0.5), ("p99", 0.99), ("worst", 1.0))}
-
-
 def main() -> None:
     """Simulate, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -266,8 +237,6 @@ def main() -> None:
     print(f"\nfigures beside the paper's, {SHOWN:g} queries/s with all tokens")
     for row in result.get("figures", ()):
         print("  " + " | ".join(row))
-    result["exact_us"] = planner_us(spec)
-    print(f"\nexact, 12 batches of 8 counts: {result['exact_us']} us")
     args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Records of texts shortened in other ways than by the product's rule, for the ablation: `plain`, all words that Eq. 5
+"""Records of texts shortened in other ways than by the product's rule, to compare with: `plain`, all words that Eq. 5
 names, on the runtime that the rest needs; `random` and `first`, random words and the first ones, as many tokens as the
 product keeps.
 

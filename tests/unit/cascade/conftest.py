@@ -26,8 +26,9 @@ LOAD = """\
 arrivals = "poisson"
 rate = 100
 duration_s = 60
-length = "uniform:8:60"
 [cluster]
+serves = "{cascade}"
+texts = "{texts}"
 workers = 4
 slo_ms = 100
 timeout_ms = 1000
@@ -110,7 +111,8 @@ def part(logits: np.ndarray, tokens: np.ndarray, ms: float, rng: np.random.Gener
 
 
 def of_records(path: Path, more: str = "") -> str:
-    return f'[cascade]\nmanifest = "{path}"\ndata = "{path.parent / "texts.jsonl"}"\n{more}\n'
+    """A scenario; `more`: keys of [dispatch], and further sections."""
+    return f"{LOAD.format(cascade=path, texts=path.parent / 'texts.jsonl')}{more}\n"
 
 
 def said_by(

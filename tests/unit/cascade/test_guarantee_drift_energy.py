@@ -112,7 +112,6 @@ def test_shift() -> None:
 
 def test_joules() -> None:
     assert energy.per_request(88.0, 40) == pytest.approx(2.2)
-    assert energy.modelled_joules(0.25, 10, idle_w=40, max_w=200) == 800
     points = [(64, 1, 12.0), (512, 1, 60.0), (64, 8, 30.0)]
     assert energy.energy_mj(points, [10, 64, 288], "s").tolist() == [12, 12, 36]
 

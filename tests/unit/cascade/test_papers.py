@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import get_args
 
@@ -17,10 +16,9 @@ from arlo.simulator.cascade.rows import read_study
 from arlo.simulator.scenario.config import parse
 from benchmarks.papers import schemes
 from benchmarks.papers.hybridserve import search as hybridserve
-from benchmarks.papers.tabi import ablation
 from benchmarks.papers.tabi import search as tabi
 
-from .conftest import EXAMPLES, LOAD, Made, fit, of_records, said_by
+from .conftest import Made, fit, of_records, said_by
 
 
 def test_printed_benefits() -> None:
@@ -86,12 +84,12 @@ def test_cocktail_is_as_slow_as_its_slowest() -> None:
     assert tabi.cocktail(stages, y, accuracy=0.9999) is None
 
 
-def study_of(path: Path, code: int = 0) -> Study:
-    fit(path, "--tolerance", "0.01", code=code)
-    return read_study(path, path.parent / "texts.jsonl", None)
+def study_of(path: Path) -> Study:
+    fit(path, "--tolerance", "0.01")
+    return read_study(path, path.parent / "texts.jsonl")
 
 
-def test_both_searches_and_what_mechanisms_are_worth(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_searches(made: Made) -> None:
     path = made()
     study = study_of(path)
     test = study.of(2)
@@ -101,15 +99,6 @@ def test_both_searches_and_what_mechanisms_are_worth(made: Made, capsys: pytest.
     points = [hybridserve.point(study, name, tolerance=0.02) for name in get_args(hybridserve.PointName)]
     for rules in (soft, *points):
         assert test.play(rules).accuracy.mean > last - 0.08
-    capsys.readouterr()
-    assert ablation.main([str(path), "--data", str(path.parent / "texts.jsonl"), "--fit", "4,1"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    ways = {each["name"]: each for each in told["ways"]}
-    assert ways["s0"]["cost"] == pytest.approx(ways["s0"]["mean_ms"] / 4)
-    assert ways["INFaaS: s1"] == {**ways["s1"], "name": "INFaaS: s1"}
-    kinds = {each["how"]: each for each in told["pruning"]}
-    assert kinds["importance"]["agreement"] > kinds["plain"]["agreement"] > kinds["random"]["agreement"]
-    assert {"as searched", "no calibration"} <= {each["name"] for each in told["points"]["ap"]}
 
 
 def test_skips_as_printed_cost_less_or_are_left_out(made: Made) -> None:
@@ -131,7 +120,7 @@ def test_a_stage_alone_where_that_is_accurate_enough(made: Made) -> None:
 def test_each_scheme_on_records(made: Made, name: schemes.SchemeName) -> None:
     path = made()
     study = study_of(path)
-    config = parse(LOAD + of_records(path), base=Path())
+    config = parse(of_records(path), base=Path())
     found = schemes.simulated(config, schemes.Scheme(name=name))
     last = float((study.of(2).said[-1].answer == study.of(2).truth).mean())
     assert found["on_time"] == 1.0
@@ -142,22 +131,3 @@ def test_each_scheme_on_records(made: Made, name: schemes.SchemeName) -> None:
         assert len(found["exits"]) == 2
         assert 0 < found["exits"][0] < 1
     assert found["accuracy"] > last - 0.04
-
-
-def test_a_vote_takes_as_long_as_its_slowest_member(made: Made) -> None:
-    path = made(strengths=(1.6, 1.8, 3.2))
-    study_of(path, code=1)  # with so few texts `ap` does not hold its bar
-    stages = "".join(f'[[stage]]\nname = "s{i}"\nlatency_ms = {ms}\n' for i, ms in enumerate((2, 5, 10)))
-    config = parse(LOAD + of_records(path) + stages, base=Path())
-    assert 5 <= schemes.simulated(config, schemes.Scheme(name="cocktail", accuracy=0.6))["mean_ms"] < 6
-    with pytest.raises(ConfigError, match="cocktail: no two stages"):
-        schemes.simulated(config, schemes.Scheme(name="cocktail", accuracy=1.0))
-
-
-@pytest.mark.parametrize("name", ["tabi", "hybridserve-eo", "infaas-model"])
-def test_a_population(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert schemes.main([str(EXAMPLES / "cascade_sst2.toml"), "--scheme", name, "--c", "0.95"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["on_time"] > 0.95
-    assert found["accuracy"] > 0.93
-    assert sum(found["exits"]) == pytest.approx(1)

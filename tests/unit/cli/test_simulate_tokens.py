@@ -210,7 +210,7 @@ def test_refused(capsys: pytest.CaptureFixture[str], words: list[str], says: str
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("beta = 5", "betta = 5", "unknown key 'betta'; did you mean 'beta'?"),
+        ("beta = 5", "betta = 5", "tokens.betta is not a key of [tokens]: did you mean 'beta'?"),
         ("tokens = -15", "tokens = -25", "must ascend by tokens"),
         ('task = "eurosat"', 'task = "euro"', "has no task 'euro'"),
         ("[0.50, 0.930", "[0.930", "8 numbers of 0 to 1"),

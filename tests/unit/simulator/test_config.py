@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from arlo.config.field import hints
 from arlo.errors import ConfigError
 from arlo.simulator.scenario import config
-from arlo.simulator.scenario.file import ARRAYS, SECTIONS, ScenarioConfig
+from arlo.simulator.scenario.file import ARRAYS, OF_SERVED, SECTIONS, ScenarioConfig
 
 BASE = Path("/somewhere")
 
@@ -184,7 +184,7 @@ def test_round_trip(data: st.DataObject) -> None:
             # An empty name is left out of the file, and so is the same as none.
             if field.name == "bundle":
                 drawn = "one"
-            if field.name in ("router", "drop", "tokens", "serves"):  # of flows
+            if field.name in (*OF_SERVED, "serves"):
                 drawn = None
             chosen[field.name] = drawn if drawn != "" or not parts else None
         made[name] = cls(**chosen)
