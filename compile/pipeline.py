@@ -16,16 +16,16 @@ from arlo.compile.engines.interface import Engine, get_engine
 from arlo.compile.job import Job
 from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions, default_lengths
 from arlo.compile.progress import Progress, Reporter
-from arlo.compile.repository.write import Finished, write_repository
+from arlo.compile.repository.write import write_repository
 from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
 from arlo.compile.signals.step import check_signals, importance_of, signals_step, wanted
-from arlo.compile.spec import RuntimeSpec
+from arlo.compile.spec import RuntimeSpec, Shape
 from arlo.compile.steps.batches import batches_of, batches_step, check_batches
 from arlo.compile.steps.cleanup import cleanup_step
 from arlo.compile.steps.export import export_step, outputs_of
 from arlo.compile.steps.export_torch import export_torch_step, kinds_of
 from arlo.compile.steps.latency import ROUNDS, busy_warning, latency_step, odd, points_of, times_of
-from arlo.compile.steps.lengths import LengthChoice, choice_of, choose_step, longest_served
+from arlo.compile.steps.lengths import LengthChoice, choose, longest_served
 from arlo.compile.steps.reference import reference_step
 from arlo.compile.steps.repository import RepositoryWriter, building_prefix, publish, staging
 from arlo.compile.steps.resolve import SourceModel, resolve
@@ -144,14 +144,9 @@ def _steps_of_one(engine: Engine) -> int:
 
 
 def _lengths(job: Job, report: Reporter, chosen: Callable[[LengthChoice], None]) -> Sequence[int]:
-    entry = report.run(
-        "lengths",
-        job.model.name,
-        lambda: choose_step(job),
-        lambda entry: ", ".join(map(str, entry.meta["lengths"])),
-        _notes,
-    )
-    choice = choice_of(entry)
+    with report.timed("lengths", job.model.name) as ended:
+        choice = choose(job)
+        ended(False, ", ".join(map(str, choice.lengths)), "; ".join(choice.notes))
     report.total -= (job.options.max_runtimes - len(choice.lengths)) * _steps_of_one(job.engine)
     chosen(choice)
     return choice.lengths
@@ -172,31 +167,23 @@ def specs_of(
     batches: rows of each length, with max_batch = auto. Runtimes of any length take the most of them.
     """
     rows = batches or dict.fromkeys(lengths, options.most_rows)
-    max_batch, longest = max(rows.values()), lengths[-1]
-    if options.engine == "torch":  # one process holds the weights once
-        return [
-            RuntimeSpec(
-                name=f"{name}_torch", max_length=longest, max_batch=max_batch, shape="profiles", profiles=tuple(lengths)
-            )
-        ]
-    fixed = lengths if options.static else ()
-    specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=rows[n], shape="static") for n in fixed]
-    if options.dynamic:
-        specs.append(RuntimeSpec(name=f"{name}_dynamic", max_length=longest, max_batch=max_batch, shape="dynamic"))
-    if options.profiles:
-        specs.append(
-            RuntimeSpec(
-                name=f"{name}_profiles",
-                max_length=longest,
-                max_batch=max_batch,
-                shape="profiles",
-                profiles=tuple(lengths),
-            )
+
+    def spec(shape: Shape, length: int = lengths[-1], suffix: str = "") -> RuntimeSpec:
+        return RuntimeSpec(
+            name=f"{name}_{suffix or shape}",
+            max_length=length,
+            max_batch=rows[length] if shape == "static" else max(rows.values()),
+            shape=shape,
+            profiles=tuple(lengths) if shape == "profiles" else (),
         )
-    return specs
+
+    if options.engine == "torch":  # one process holds the weights once
+        return [spec("profiles", suffix="torch")]
+    specs = [spec("static", length, f"len{length}") for length in lengths] if options.static else []
+    return specs + [spec("dynamic")] * options.dynamic + [spec("profiles")] * options.profiles
 
 
-def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapping[int, int]) -> list[Finished]:
+def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapping[int, int]) -> list[Built]:
     """Build and verify, in parallel where that pays; then measure one runtime after the other."""
     if job.options.profiles and job.options.engine == "onnxruntime" and all(t.role != "mask" for t in job.model.inputs):
         raise ConfigError("profiles pads rows to the next length, and this model has no attention mask to hide that")
@@ -213,11 +200,11 @@ def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapp
 
     built = build_runtimes(tasks, tell=tell)
     if job.engine.cannot_run():
-        return [Finished(each.spec, each.engine, each.verified, None) for each in built]
+        return built
     with collected():
         measured = [_measure(job, report, each, lengths) for each in built]
         measured = _measured_again(job, report, built, measured, lengths)
-    return [Finished(each.spec, each.engine, each.verified, entry) for each, entry in zip(built, measured, strict=True)]
+    return [dataclasses.replace(each, measured=entry) for each, entry in zip(built, measured, strict=True)]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from arlo.clock import monotonic_s
 from arlo.compile.cache import Entry
@@ -27,12 +27,6 @@ class Progress:
     took: float = 0.0  # seconds, when it was made where it is cached; 0: not known
     note: str = ""  # the result, for people
     warning: str = ""  # what people should know or do
-
-
-class Ended(Protocol):
-    """Called with how a step ended. took: as of `Progress`."""
-
-    def __call__(self, cached: bool, note: str, warning: str, *, took: float = 0.0) -> None: ...
 
 
 class TimeLeft:
@@ -82,13 +76,13 @@ class Reporter:
         return entry
 
     @contextlib.contextmanager
-    def timed(self, step: str, title: str) -> Iterator[Ended]:
-        """Report begin and end around a block, which may say how it ended."""
+    def timed(self, step: str, title: str) -> Iterator[Callable[..., None]]:
+        """Report begin and end around a block, which may call the function that it gets with fields of `Progress`."""
         self.began(step, title)
         start_s = monotonic_s()
         how: dict[str, Any] = {}
 
-        def ended(cached: bool, note: str, warning: str, *, took: float = 0.0) -> None:
+        def ended(cached: bool, note: str = "", warning: str = "", *, took: float = 0.0) -> None:
             how.update(cached=cached, note=note, warning=warning, took=took)
 
         yield ended

@@ -10,7 +10,7 @@ import psutil
 from arlo.clock import monotonic_s
 from arlo.compile.cache import Entry, NotCached
 from arlo.compile.job import Job
-from arlo.compile.parallel import Tell, run_all
+from arlo.compile.parallel import run_all
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.build import build_step
 from arlo.compile.steps.specialise import specialise_step
@@ -45,6 +45,7 @@ class Built:
     spec: RuntimeSpec
     engine: Entry
     verified: Entry
+    measured: Entry | None = None  # None: not yet, or this machine cannot run the engine
 
 
 def build_runtime(task: Task, tell: Callable[[Told], None]) -> Built:
@@ -72,7 +73,8 @@ def build_runtimes(tasks: Sequence[Task], *, tell: Callable[[Task, Told], None])
     for index, task in enumerate(tasks):
         told: list[Told] = []
         try:
-            results[index] = build_runtime(_only_cached(task), told.append)
+            cached = dataclasses.replace(task.job, cache=task.job.cache.read_only())
+            results[index] = build_runtime(dataclasses.replace(task, job=cached), told.append)
         except NotCached:
             missing.append(index)
             continue
@@ -86,7 +88,8 @@ def build_runtimes(tasks: Sequence[Task], *, tell: Callable[[Task, Told], None])
             task = tasks[index]
             results[index] = build_runtime(task, lambda each, task=task: tell(task, each))  # type: ignore[misc]
     else:
-        built = run_all(_work, [tasks[i] for i in missing], jobs=jobs, tell=tell, title=lambda task: task.spec.title)
+        todo = [tasks[index] for index in missing]
+        built = run_all(build_runtime, todo, jobs=jobs, tell=tell, title=lambda task: task.spec.title)
         results |= dict(zip(missing, built, strict=True))
     return [results[index] for index in range(len(tasks))]
 
@@ -104,11 +107,3 @@ def jobs_that_fit(job: Job) -> int:
 
 def _may_crash(job: Job) -> bool:
     return job.engine.name.startswith("tensorrt")
-
-
-def _work(task: Task, tell: Tell) -> Built:
-    return build_runtime(task, tell)
-
-
-def _only_cached(task: Task) -> Task:
-    return dataclasses.replace(task, job=dataclasses.replace(task.job, cache=task.job.cache.read_only()))

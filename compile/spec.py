@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
+
+from arlo.catalog.manifest import Runtime
 
 GRAPH = "model.onnx"
 WEIGHTS = "weights.bin"
@@ -23,6 +25,17 @@ class RuntimeSpec:
     profiles: tuple[int, ...] = ()  # maximum lengths, ascending, the last one max_length; of shape "profiles" only
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()  # inputs of a fixed size, and what a row of them is
 
+    @classmethod
+    def of(cls, runtime: Runtime) -> RuntimeSpec:
+        """The specification that a runtime of a manifest was built from."""
+        return cls(
+            name=runtime.name,
+            max_length=runtime.max_length,
+            max_batch=runtime.max_batch,
+            shape="profiles" if runtime.profiles else "dynamic" if runtime.dynamic else "static",
+            profiles=runtime.profiles,
+        )
+
     @property
     def dynamic(self) -> bool:
         """Whether it takes any length up to the longest."""
@@ -39,3 +52,11 @@ class RuntimeSpec:
         if self.dynamic:
             return {}
         return {TOKENS: self.max_length} | ({ROWS: 1} if self.max_batch == 1 else {})
+
+
+def axes_of(value: Any) -> list[int | str]:
+    """The axes of an input or output of an ONNX graph: a number, or the name of a free axis."""
+    return [
+        axis.dim_value if axis.HasField("dim_value") and axis.dim_value > 0 else axis.dim_param
+        for axis in value.type.tensor_type.shape.dim
+    ]

@@ -9,15 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
-from arlo.traces import lengths
-from arlo.traces.histogram import tweet_lengths
+from arlo.traces.lengths import PAPER_LONGEST, parse_length_spec
 from arlo.traces.trace import Trace
 
 # n, generator -> int32[n]
 Lengths = Callable[[int, np.random.Generator], NDArray[np.int32]]
-
-PAPER_LONGEST = 125
-"""Longest tweet of the Arlo paper's trace, about (sec. 5, "Workloads")."""
 
 
 def arrivals(rate: float, duration_s: float, seed: int) -> NDArray[np.float64]:
@@ -48,18 +44,5 @@ def rescale(length: NDArray[np.int32], max_length: int = 512, longest: int = PAP
 
 
 def parse_lengths(spec: str) -> Lengths:
-    """`tweets`, `rag`, `mix`, `fixed:N` or `uniform:MIN:MAX` (both ends included)."""
-    name, *numbers = spec.split(":")
-    try:
-        values = [int(v) for v in numbers]
-    except ValueError:
-        values = []
-    if name == "tweets" and not numbers:
-        return tweet_lengths().sample
-    if name in ("rag", "mix") and not numbers:
-        return lengths.NAMED[name]().draw
-    if name == "fixed" and len(values) == 1 and values[0] >= 1:
-        return lambda n, rng: np.full(n, values[0], np.int32)
-    if name == "uniform" and len(values) == 2 and 1 <= values[0] <= values[1]:
-        return lambda n, rng: rng.integers(values[0], values[1], n, dtype=np.int32, endpoint=True)
-    raise ConfigError(f"lengths are tweets, rag, mix, fixed:N or uniform:MIN:MAX with 1 <= MIN <= MAX, not {spec!r}")
+    """Lengths drawn from one of `arlo.traces.lengths.LENGTH_FORMS`."""
+    return parse_length_spec(spec).draw

@@ -42,10 +42,6 @@ class LengthHistogram:
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ConfigError(f"{path} is not a length histogram ({error!r})") from None
 
-    def sample(self, n: int, rng: np.random.Generator) -> NDArray[np.int32]:
-        """n lengths, int32[n], drawn with the histogram's frequencies."""
-        return rng.choice(self.length, size=n, p=self.count / self.count.sum())
-
     def percentile(self, q: float) -> int:
         """The smallest length that at least q percent of the requests do not exceed."""
         reached = np.cumsum(self.count) >= q / 100 * self.count.sum()

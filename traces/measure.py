@@ -65,8 +65,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The figures for --json."""
-        raw = dataclasses.asdict(self)
-        raw["dispersion"] = {f"{window:g}s": value for window, value in self.dispersion.items()}
+        raw = _json_of(self)
         if self.clips is not None:
             raw["clips"] |= {
                 "clip_s": CLIP_S,
@@ -90,9 +89,12 @@ class CountsSummary:
 
     def to_json(self) -> dict[str, Any]:
         """The figures for --json."""
-        raw = dataclasses.asdict(self)
-        raw["dispersion"] = {f"{window:g}s": value for window, value in self.dispersion.items()}
-        return raw
+        return _json_of(self)
+
+
+def _json_of(found: Summary | CountsSummary) -> dict[str, Any]:
+    dispersion = {f"{window:g}s": value for window, value in found.dispersion.items()}
+    return dataclasses.asdict(found) | {"dispersion": dispersion}
 
 
 def summarise(trace: Trace, duration_s: float | None = None) -> Summary:

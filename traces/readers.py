@@ -21,40 +21,27 @@ from arlo.traces.rates import Series
 from arlo.traces.trace import Trace, read_csv
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Format:
-    """A known format. `columns` are those that its header must have."""
+    """A known format."""
 
     name: str
-    columns: tuple[str, ...]
-    counts: bool
+    columns: tuple[str, ...]  # that its header must have
     what: str
+    counts: bool = False
 
 
 SAMPLE_MS = 100  # of each second; requests that all lie in fewer are a sample of it
 SAMPLE_REQUESTS = 20  # fewer may lie together by chance
+_SPREAD = "times and tokens of tweets; those of a sample are spread over their second"
+_AZURE = "Azure LLM inference trace (a stand-in: not the traffic of an encoder)"
 
 FORMATS = (
-    Format(name="arlo", columns=("arrived_at_s", "length"), counts=False, what="Arlo's own"),
-    Format(
-        name="tweet-lengths",
-        columns=("epoch_ms", "bert_tokens_full"),
-        counts=False,
-        what="times and tokens of tweets; those of a sample are spread over their second",
-    ),
-    Format(
-        name="azure-llm",
-        columns=("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-        counts=False,
-        what="Azure LLM inference trace (a stand-in: not the traffic of an encoder)",
-    ),
-    Format(
-        name="twitter-counts",
-        columns=("segment", "t_in_segment_s", "count"),
-        counts=True,
-        what="events per second in named windows",
-    ),
-    Format(name="azure-functions", columns=("minute", "invocations"), counts=True, what="invocations per minute"),
+    Format("arlo", ("arrived_at_s", "length"), "Arlo's own"),
+    Format("tweet-lengths", ("epoch_ms", "bert_tokens_full"), _SPREAD),
+    Format("azure-llm", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _AZURE),
+    Format("twitter-counts", ("segment", "t_in_segment_s", "count"), "events per second in named windows", counts=True),
+    Format("azure-functions", ("minute", "invocations"), "invocations per minute", counts=True),
 )
 
 
@@ -101,10 +88,10 @@ def detect(path: Path) -> Format:
     raise ConfigError(f"{path} has no column layout that is known: its first line is {shown!r}. Known are {known}")
 
 
-def read_trace(path: Path, *, tokens: str = "context", lang: str | None = None) -> Trace:
+def read_trace(path: Path, *, tokens: str = "context") -> Trace:
     """Requests of any format that has them. Times count from the first request, except in our own format.
 
-    tokens: of an Azure LLM trace, `context` (prompt), `generated`, or `total`. lang: of tweets, only this language.
+    tokens: of an Azure LLM trace, `context` (prompt), `generated`, or `total`.
 
     The public sample of tweets has those of the same ten milliseconds of every second. As they stand they would arrive
     in ten milliseconds and pause for 990, as no traffic does: they are spread over their second, at random.
@@ -115,7 +102,7 @@ def read_trace(path: Path, *, tokens: str = "context", lang: str | None = None) 
             f"{path} holds counts per step of time ({found.name}), no requests: give it as counts, with a rate"
         )
     if found.name == "tweet-lengths":
-        return _ordered(path, _tweets(path, lang))
+        return _ordered(path, _tweets(path))
     if found.name == "azure-llm":
         return _ordered(path, _azure(path, tokens))
     return read_csv(path)
@@ -153,11 +140,10 @@ def segments(path: Path) -> list[str]:
     return list(dict.fromkeys(str(row["segment"]) for _, row in _rows(path)))
 
 
-def _tweets(path: Path, lang: str | None) -> Iterator[tuple[float, int]]:
+def _tweets(path: Path) -> Iterator[tuple[float, int]]:
     rows = [
         (_whole(path, line, row, "epoch_ms"), _whole(path, line, row, "bert_tokens_full", least=1))
         for line, row in _rows(path)
-        if lang is None or row.get("lang") == lang
     ]
     at = np.array([ms for ms, _ in rows], np.int64)
     first, width = _window(at)

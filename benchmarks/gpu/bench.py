@@ -139,7 +139,8 @@ def architecture(shape: str, *, seed: int | None = None, precision: str = "fp32"
     """BERT of this shape."""
     layers, width, heads = SHAPES[shape]
     sizes = {"layers": layers, "width": width, "heads": heads, "intermediate": 4 * width, "types": 1}
-    return Architecture.bert(vocabulary=VOCABULARY, positions=POSITIONS, seed=seed, precision=precision, **sizes)
+    fields: dict[str, Any] = {"family": "bert", "pooling": ("mean",), **sizes}
+    return Architecture(vocabulary=VOCABULARY, positions=POSITIONS, seed=seed, precision=precision, **fields)
 
 
 def model_folder(folder: Path, shape: str, precision: str = "fp32") -> Path:
@@ -177,7 +178,11 @@ def offsets_of(lengths: Lengths, most: int) -> NDArray[np.int32]:
 
 def useful_tflops(shape: str, lengths: Sequence[int] | Lengths, ms: float) -> float:
     """Operations that rows of these lengths need, without padding, over the time."""
-    return round(architecture(shape).flops(np.asarray(lengths, np.float64)) / ms / 1e9, 1)
+    arch = architecture(shape)
+    tokens, squares = float(sum(lengths)), float(sum(n * n for n in lengths))
+    mlp = (3 if arch.gated else 2) * 2 * arch.width * arch.intermediate
+    flops = arch.layers * (tokens * (8 * arch.width**2 + mlp) + 4 * squares * arch.width)
+    return round(flops / ms / 1e9, 1)
 
 
 def power(what: str) -> float | None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.adapt import measure
-from arlo.compile.adapt.variant import KEPT_FILES, Head, Plan
+from arlo.compile.adapt.variant import KEPT_FILES, Plan
 from arlo.compile.cache import Cache, Entry, code_version, link_out, tool_versions
 from arlo.compile.progress import Reporter
 from arlo.compile.steps.resolve import SourceModel
@@ -76,25 +76,6 @@ def arrays_step(
     entry = cache.step(step, parts, write)
     with np.load(entry.folder / ARRAYS, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}, entry
-
-
-def head_step(
-    cache: Cache, model: SourceModel, of: str, labels: Sequence[str], fit: Callable[[], Head]
-) -> tuple[Head, Entry]:
-    """A head on the unchanged body. of: a digest of the rows that it is fitted on and of their labels."""
-    parts = {
-        "body": body_of(model),
-        "rows": of,
-        "labels": list(labels),
-        "code": code_version("adapt/measure", "adapt/vision", "adapt/pictures", "pooling", "original"),
-    }
-
-    def make() -> Mapping[str, NDArray[Any]]:
-        head = fit()
-        return {"weight": head.weight, "bias": head.bias}
-
-    found, entry = arrays_step(cache, "adapt-head", parts, make)
-    return Head(tuple(labels), found["weight"], found["bias"]), entry
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

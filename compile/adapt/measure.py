@@ -60,25 +60,18 @@ def open_session(path: Path, threads: int) -> Any:
     return opened(path, threads)
 
 
-def answers(
-    session: Any, inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], length: int, task: int | None = None
-) -> NDArray[np.float32]:
-    """The answer [rows, answer] to each row, padded to `length`, in batches. task: of all rows, if there are several
-    tasks; None: a row's ids pick its task."""
-    return np.concatenate([session.run(None, given)[0] for given in batches(inputs, rows, length, task)])
-
-
 def batches(
     inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], length: int, task: int | None = None
 ) -> list[dict[str, NDArray[np.int64]]]:
-    """The inputs of all rows, padded to `length`; task as of `answers`."""
-    parts = [rows[at : at + BATCH] for at in range(0, len(rows), BATCH)]
-    return [padded(inputs, each, length) | ({} if task is None else of_task(task, len(each))) for each in parts]
-
-
-def of_task(task: int, rows: int) -> dict[str, NDArray[np.int64]]:
-    """The input that assigns all rows to this task."""
-    return {TASK: np.full((rows, 1), task, np.int64)}
+    """The inputs of all rows, padded to `length`. task: of all rows, if there are several tasks; None: a row's ids pick
+    its task."""
+    found = []
+    for at in range(0, len(rows), BATCH):
+        given = padded(inputs, rows[at : at + BATCH], length)
+        if task is not None:
+            given[TASK] = np.full_like(given[TASK], task)
+        found.append(given)
+    return found
 
 
 def agreed(said: NDArray[np.float32], wanted: NDArray[np.float32]) -> Compared:

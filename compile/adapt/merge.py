@@ -102,6 +102,13 @@ def merge_tokens(
     )
 
 
+def check_layers(body: Any, schedule: Sequence[int]) -> None:
+    """Raise CompileError when the schedule has another number of layers."""
+    layers = body.encoder.layer
+    if len(layers) != len(schedule):
+        raise CompileError(f"adapt: a schedule of {len(schedule)} layers for a model of {len(layers)}")
+
+
 def merging_body(body: Any, schedule: Sequence[int]) -> Any:
     """A torch module from ids, mask and (where the body has them) types [rows, tokens] to `hidden` [rows, left, width]
     and `size` [rows, left].
@@ -111,49 +118,37 @@ def merging_body(body: Any, schedule: Sequence[int]) -> Any:
     """
     import torch
 
-    layers = body.encoder.layer
-    if len(layers) != len(schedule):
-        raise CompileError(f"adapt: a schedule of {len(schedule)} layers for a model of {len(layers)}")
+    check_layers(body, schedule)
 
     class Merging(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body = body
-            self.steps: list[Step] = []
-            self.record = False  # keep what each layer merged in `steps`
 
-        def forward(
-            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            hidden, size, _ = self._run(ids, mask, types, follow=False)
+        def forward(self, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            hidden, size, _ = self._run(*given, follow=False)
             return hidden, size
 
-        def unmerged(
-            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None
-        ) -> tuple[torch.Tensor, torch.Tensor]:
+        def unmerged(self, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
             """`hidden` as from forward, and the place of each token in it, [rows, tokens]; see `spread`."""
-            hidden, _, places = self._run(ids, mask, types, follow=True)
+            hidden, _, places = self._run(*given, follow=True)
             return hidden, places
 
         def _run(
-            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None, *, follow: bool
+            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None, *, follow: bool
         ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             hidden = embedded(self.body, ids, types)
             size = mask.to(hidden.dtype)
             places = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
             last = mask.sum(1, keepdim=True) - 1
             kept = ((places == 0) | (places == last)).to(hidden.dtype)
-            self.steps = []
             at = places.expand(ids.shape[0], -1)  # of each token
             for layer, merged in zip(self.body.encoder.layer, schedule, strict=True):
                 hidden, keys = attention(layer, hidden, size)
                 if merged:
                     tokens = hidden.shape[1]
                     hidden, size, kept, step = merge_tokens(hidden, keys, size, kept, merged)
-                    if follow:
-                        at = torch.gather(step.places(tokens), 1, at)
-                    if self.record:
-                        self.steps.append(step)
+                    at = torch.gather(step.places(tokens), 1, at) if follow else at
                 hidden = layer.output(layer.intermediate(hidden), hidden)
             return hidden, size, at
 
@@ -181,20 +176,27 @@ def attention(
     read: [rows, keys, width], the source of keys and values; None: `hidden`. size: [rows, keys], the number of tokens
     that each of them stands for; 0: masked.
     """
+    inside = layer.attention.self
+    parts = (inside.query, inside.key, inside.value)
+    context, keys = attend(parts, inside.attention_head_size, hidden, hidden if read is None else read, size)
+    return layer.attention.output(context, hidden), keys
+
+
+def attend(
+    parts: Sequence[Any], head_size: int, hidden: torch.Tensor, read: torch.Tensor, size: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention in which a token counts as often as it stands for: its context, and the mean of its keys over the
+    heads. parts: the layers that make queries, keys and values."""
     import torch
 
-    inside = layer.attention.self
-    read = hidden if read is None else read
-
-    def heads(values: torch.Tensor) -> torch.Tensor:
-        return values.view(*values.shape[:2], -1, inside.attention_head_size).transpose(1, 2)
-
-    query, key, value = heads(inside.query(hidden)), heads(inside.key(read)), heads(inside.value(read))
+    query, key, value = (
+        part(values).view(*values.shape[:2], -1, head_size).transpose(1, 2)
+        for part, values in zip(parts, (hidden, read, read), strict=True)
+    )
     floor = torch.finfo(hidden.dtype).min
     bias = torch.log(torch.clamp(size, min=1.0)) + (size == 0).to(hidden.dtype) * floor
-    logits = query @ key.transpose(2, 3) / math.sqrt(inside.attention_head_size) + bias[:, None, None, :]
-    context = (logits.softmax(-1) @ value).transpose(1, 2).reshape(hidden.shape)
-    return layer.attention.output(context, hidden), key.mean(1)
+    logits = query @ key.transpose(2, 3) / math.sqrt(head_size) + bias[:, None, None, :]
+    return (logits.softmax(-1) @ value).transpose(1, 2).reshape(hidden.shape), key.mean(1)
 
 
 def pool_merged(hidden: torch.Tensor, size: torch.Tensor, modes: Sequence[str], *, normalize: bool) -> torch.Tensor:

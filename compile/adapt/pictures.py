@@ -7,7 +7,7 @@ Pictures come as an .npz file: `rows` [n, channels, height, width] as the model 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from arlo.catalog.manifest import AdaptationKind
 from arlo.catalog.tasks import TASK
 from arlo.compile.adapt import measure
-from arlo.compile.adapt.fitted import NOTHING, Before, Fitted
-from arlo.compile.adapt.kept import digest, head_step
-from arlo.compile.adapt.tasks import FIT_SHARES, UNNAMED, with_room
+from arlo.compile.adapt.fitted import NOTHING, Before
+from arlo.compile.adapt.tasks import FIT_SHARES, UNNAMED, fit_task
 from arlo.compile.adapt.texts import Batches, Subject
-from arlo.compile.adapt.variant import Head, Heads, Plan, inputs_of, merge_plan, shape_of, torch_head
+from arlo.compile.adapt.variant import Head, Heads, Plan, merge_plan, shape_of, torch_head
 from arlo.compile.adapt.vision import FAMILIES, PROTECTED, merging_vit, pool_image
 from arlo.compile.cache import Cache
 from arlo.compile.original import load_original
@@ -55,8 +54,8 @@ class Pictures(Subject):
                 f"takes folders of plain encoders of the family {', '.join(FAMILIES)}"
             )
         assert model.row_length is not None
-        super().__init__(model, (model.row_length,), cache)
-        self._file, self._limit, self._before, self.room, self._task = file, limit, before.tasks, before.room, task
+        super().__init__(model, (model.row_length,), cache, before)
+        self._file, self._limit, self._task = file, limit, task
 
     @functools.cached_property
     def _body(self) -> Any:
@@ -69,38 +68,23 @@ class Pictures(Subject):
         tensor = model.inputs[0]
         if rows.shape[1:] != tensor.dims:
             raise ConfigError(f"{file}: rows are {list(rows.shape[1:])}, and the model takes {list(tensor.dims)}")
-        self._rows = rows[split == 2]
-        fitting = np.flatnonzero(split == 0)
-        if not len(self._rows) or len(fitting) < 2:
-            raise ConfigError(f"{file} has {len(fitting)} pictures to fit on and {len(self._rows)} to measure on")
-        embedded = functools.cache(lambda: self._embedded(rows[fitting]))
-        fitted_on = digest(rows[fitting])
-        cached = True
-        fitted = dict(self._before)
-        task_labels: dict[str, tuple[str, ...]] = {}
-        self._truth: dict[str, NDArray[np.int64]] = {}
-        for named, labels in said.items():
-            task = self._task if named == UNNAMED else named
-            classes = tuple(sorted(set(labels.tolist())))
-            numbers = np.array([classes.index(label) for label in labels.tolist()])
-            fit = functools.partial(_fit, embedded, numbers[fitting], classes)
-            head, entry = head_step(self._cache, model, digest(fitted_on, numbers[fitting]), classes, fit)
-            fitted[task] = Fitted(head)
-            cached = cached and entry.cached
-            task_labels[task] = classes
-            self._truth[task] = numbers[split == 2]
-        self.task_labels, self.fitted_tasks = task_labels, fitted
-        self._head, self.room = with_room({name: each.head for name, each in fitted.items()}, self.room)
-        self._inputs = inputs_of(model, self._head)
-        self.fitted = len(fitting)
-        self.measured = len(self._rows)
-        numbered = list(fitted)
-        self.rows_digest = digest(
-            self._rows,
-            *((task, numbered.index(task), labels) for task, labels in task_labels.items()),
-            *self._truth.values(),
-        )
-        return cached
+        embedded = functools.cache(lambda: self._embedded(rows[split == 0]))  # of all tasks
+        found = [
+            fit_task(
+                self._cache,
+                model,
+                self._task if named == UNNAMED else named,
+                rows=rows,
+                said=labels.tolist(),
+                split=split,
+                embed=lambda _: embedded(),
+                decay=DECAY,
+            )
+            for named, labels in said.items()
+        ]
+        self._take([task for task, _, _ in found], {task.name: head for task, head, _ in found}, rows[split == 2])
+        self.fitted = int((split == 0).sum())
+        return all(cached for _, _, cached in found)
 
     def row_lengths(self, plan: Plan) -> Sequence[int]:
         return ()
@@ -118,14 +102,6 @@ class Pictures(Subject):
     def module(self, plan: Plan) -> Any:
         assert self._head is not None
         return _variant(self._body, plan, self._head)
-
-    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
-        found = {}
-        for task, labels in self.task_labels.items():
-            number = list(self.fitted_tasks).index(task)
-            said = [session.run(None, each)[0] for each in self._batches(plan, self._rows, number)]
-            found[task] = np.asarray(np.concatenate(said)[:, : len(labels)].argmax(1) == self._truth[task])
-        return found
 
     def full(self, plan: Plan, count: int) -> Mapping[str, NDArray[Any]]:
         return self._given(self._rows[np.arange(count) % len(self._rows)], None)
@@ -150,10 +126,6 @@ class Pictures(Subject):
         plain = merging_vit(self._body, [0] * int(self._body.config.num_hidden_layers))
         with torch.inference_mode():
             return np.concatenate([pool_image(*plain(torch.from_numpy(each))).numpy() for each in _parts(rows)])
-
-
-def _fit(embedded: Callable[[], NDArray[np.float32]], classes: NDArray[np.int64], labels: Sequence[str]) -> Head:
-    return measure.fit_head(embedded(), classes, labels, decay=DECAY)
 
 
 def _variant(body: Any, plan: Plan, head: Head | Heads) -> Any:

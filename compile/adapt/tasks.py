@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.fitted import Fitted
-from arlo.compile.adapt.kept import digest, head_step
+from arlo.compile.adapt.kept import arrays_step, body_of, digest
 from arlo.compile.adapt.variant import Head, Heads
-from arlo.compile.cache import Cache
+from arlo.compile.cache import Cache, code_version
 from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import ConfigError
 
@@ -38,23 +39,68 @@ class Labelled:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """One task, and the texts that it is measured on."""
+    """One task, and the rows that it is measured on: token ids of texts, or pictures as one array."""
 
     name: str
     labels: tuple[str, ...]
-    rows: list[tuple[int, ...]]  # token ids
+    rows: Any
     truth: NDArray[np.int64]  # [rows], among its labels
-    fit_rows: list[tuple[int, ...]]  # that its head was fitted on
-    fit_truth: NDArray[np.int64]
+    fit_rows: Any = ()  # that its head was fitted on
+    fit_truth: NDArray[np.int64] = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
 
     def up_to(self, length: int) -> Task:
         """The same, of texts of at most so many tokens. ConfigError where there are none."""
+        if isinstance(self.rows, np.ndarray):  # pictures have one length
+            return self
         fits = [len(row) <= length for row in self.rows]
         return dataclasses.replace(self, rows=fitting(self.rows, length), truth=self.truth[fits])
 
     def right(self, logits: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Whether each row of the task's logits [rows, its classes or more] is right."""
         return np.asarray(logits[:, : len(self.labels)].argmax(1) == self.truth)
+
+
+def fit_task(
+    cache: Cache,
+    model: SourceModel,
+    name: str,
+    *,
+    rows: Any,
+    said: Sequence[str],
+    split: NDArray[np.int8],
+    embed: Callable[[Any], NDArray[np.float32]],
+    decay: float = 1e-4,
+) -> tuple[Task, Fitted, bool]:
+    """A task, the head fitted for it, and whether the cache had that. embed: rows to embeddings of the unchanged model.
+    ConfigError where there are too few rows."""
+    labels = tuple(sorted(set(said)))
+    truth = np.array([labels.index(label) for label in said])
+    parts: list[Any] = [rows[of] if isinstance(rows, np.ndarray) else [rows[i] for i in of] for of in _split(split)]
+    fit_truth, measured_truth = (truth[of] for of in _split(split))
+    if not len(fit_truth) or not len(measured_truth):
+        raise ConfigError(
+            f"--data of task {name!r}: {len(fit_truth)} rows to fit a head on and {len(measured_truth)} to measure on "
+            "are too few"
+        )
+
+    def fit() -> dict[str, NDArray[np.float32]]:
+        head = measure.fit_head(embed(parts[0]), fit_truth, labels, decay=decay)
+        return {"weight": head.weight, "bias": head.bias}
+
+    key = {
+        "body": body_of(model),
+        "rows": digest(parts[0], fit_truth),
+        "labels": list(labels),
+        "code": code_version("adapt/measure", "adapt/vision", "adapt/pictures", "pooling", "original"),
+    }
+    found, entry = arrays_step(cache, "adapt-head", key, fit)
+    head = Head(labels, found["weight"], found["bias"])
+    return Task(name, labels, parts[1], measured_truth, parts[0], fit_truth), Fitted(head), entry.cached
+
+
+def _split(split: NDArray[np.int8]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The numbers of the rows to fit on, and of those to measure on."""
+    return np.flatnonzero(split == 0), np.flatnonzero(split == 2)
 
 
 def parse_tasks(given: list[str]) -> dict[str, Path]:
@@ -87,42 +133,25 @@ def read_tasks(
         raise ConfigError("named tasks need a body that gives embeddings: this model has a head of its own")
     tasks: list[Task] = []
     fitted: dict[str, Fitted] = {}
-    cached = True
+    all_cached = True
     for name, of in data.items():
-        said = of.labels
         rows = measure.encode(model.tokenizer_folder / "tokenizer.json", of.texts, length)
-        labels, split = model.labels, np.full(len(rows), 2, np.int8)
-        fit_rows: list[tuple[int, ...]] = []
-        classes = np.zeros(0, np.int64)
         if model.task == "embedding":
-            split = of.split
-            chosen = np.flatnonzero(split == 0)
-            fit_rows = [rows[i] for i in chosen]
-            labels = tuple(sorted(set(said)))
-            classes = np.array([labels.index(said[i]) for i in chosen])
-            if not len(chosen):
-                raise ConfigError(f"--data of task {name!r}: too few texts to fit a head on")
-            fit = functools.partial(_fit, model, fit_rows, classes, labels)
-            head, entry = head_step(cache, model, digest(fit_rows, classes), labels, fit)
-            fitted[name] = Fitted(head)
-            cached = cached and entry.cached
-        tested = np.flatnonzero(split == 2)
-        if not len(tested):
-            raise ConfigError(f"--data of task {name!r}: too few texts to measure on")
-        known = {label: number for number, label in enumerate(labels)}
-        truth = np.array([known.get(said[i], -1) for i in tested])
-        if (truth < 0).any():
-            raise ConfigError(
-                f"--data of task {name!r} has labels that the model does not know: {', '.join(labels[:8])}, ..."
+            embed = functools.partial(measure.embed, model)
+            task, fitted[name], cached = fit_task(
+                cache, model, name, rows=rows, said=of.labels, split=of.split, embed=embed
             )
-        tasks.append(Task(name, tuple(labels), [rows[i] for i in tested], truth, fit_rows, classes))
-    return tasks, fitted, cached
-
-
-def _fit(
-    model: SourceModel, rows: Sequence[tuple[int, ...]], classes: NDArray[np.int64], labels: Sequence[str]
-) -> Head:
-    return measure.fit_head(measure.embed(model, rows), classes, labels)
+            all_cached = all_cached and cached
+        else:
+            known = {label: number for number, label in enumerate(model.labels)}
+            task = Task(name, model.labels, rows, np.array([known.get(label, -1) for label in of.labels]))
+            if not rows or (task.truth < 0).any():
+                raise ConfigError(
+                    f"--data of task {name!r} has no texts, or labels that the model does not know: "
+                    f"{', '.join(model.labels[:8])}, ..."
+                )
+        tasks.append(task)
+    return tasks, fitted, all_cached
 
 
 def fitting(rows: Sequence[tuple[int, ...]], length: int) -> list[tuple[int, ...]]:

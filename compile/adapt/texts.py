@@ -50,13 +50,15 @@ class Subject(abc.ABC):
     fitted: int  # rows
     measured: int
     rows_digest: str  # of all measured rows and what they are
+    _tasks: Sequence[Task]
     _rows: Any  # all measured ones
     _head: Head | Heads | None = None
     _inputs: Sequence[InputTensor]
 
-    def __init__(self, model: SourceModel, lengths: Sequence[int], cache: Cache) -> None:
+    def __init__(self, model: SourceModel, lengths: Sequence[int], cache: Cache, before: Before = NOTHING) -> None:
         """lengths: maximum ones of variants, tokens, ascending."""
         self._model, self._lengths, self._length, self._cache = model, lengths, lengths[-1], cache
+        self._before, self.room = before.tasks, before.room
         self.width = shape_of(model)[1]  # of the layers
 
     @abc.abstractmethod
@@ -64,10 +66,29 @@ class Subject(abc.ABC):
         """Read the rows, and fit heads if the model gives embeddings; returns whether the cache had them all.
         ConfigError for unsuitable data."""
 
-    @abc.abstractmethod
+    def _take(self, tasks: Sequence[Task], fitted: Mapping[str, Fitted], rows: Any) -> None:
+        """Tasks that were read, the heads fitted for them, and the measured rows of all of them."""
+        self._tasks, self._rows = tasks, rows
+        self.fitted_tasks = {**self._before, **fitted}
+        if self.fitted_tasks:
+            heads = {name: each.head for name, each in self.fitted_tasks.items()}
+            self._head, self.room = with_room(heads, self.room)
+        self._inputs = inputs_of(self._model, self._head)
+        self.task_labels = {task.name: task.labels for task in tasks}
+        self.fitted, self.measured = sum(len(task.fit_rows) for task in tasks), len(rows)
+        numbers = list(self.fitted_tasks) or [UNNAMED]  # of a model that has a head
+        named = ((task.name, numbers.index(task.name), task.labels) for task in tasks)
+        self.rows_digest = digest(*named, *(task.rows for task in tasks), *(task.truth for task in tasks))
+
     def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
         """Whether each measured row that the variant accepts is right, by task. The longest variants accept every row,
         cut to their length; the others accept the rows that fit."""
+        found = {}
+        for task in self._tasks:
+            number = list(self.fitted_tasks).index(task.name) if isinstance(self._head, Heads) else None
+            part = task.up_to(plan.length)
+            found[task.name] = part.right(self._said(session, self._batches(plan, part.rows, number)))
+        return found
 
     def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
         """The variant that merges `count` tokens a layer, or has `count` prompts, for a maximum length (None: the
@@ -105,8 +126,13 @@ class Subject(abc.ABC):
         with torch.inference_mode():
             for batch in batches:
                 wanted.append(variant(*map(torch.from_numpy, batch.values())).float().numpy())
-        said = np.concatenate([session.run(None, batch)[0] for batch in batches])
+        said = self._said(session, batches)
         return measure.agreed(self._answers(said, rows), self._answers(np.concatenate(wanted), rows))
+
+    @staticmethod
+    def _said(session: Any, batches: Batches) -> NDArray[np.float32]:
+        """The answers of a file to the rows of all batches."""
+        return np.concatenate([session.run(None, batch)[0] for batch in batches])
 
     def row_lengths(self, plan: Plan) -> Sequence[int]:
         """Lengths of the measured rows that the variant accepts, task by task; empty: all rows have one length."""
@@ -125,9 +151,9 @@ class Subject(abc.ABC):
         """The measured rows of all tasks that fit a variant. ConfigError where there are none."""
         return fitting(self._rows, plan.length)
 
-    def _batches(self, plan: Plan, rows: Any) -> Batches:
-        """The inputs of rows, of all tasks in turn where there are several."""
-        return measure.batches(self._inputs, rows, plan.length)
+    def _batches(self, plan: Plan, rows: Any, task: int | None = None) -> Batches:
+        """The inputs of rows, all of one task by its number; None: of all tasks in turn where there are several."""
+        return measure.batches(self._inputs, rows, plan.length, task)
 
     def _answers(self, values: NDArray[np.float32], rows: Any) -> NDArray[np.float32]:
         """The part of the answers to rows that is compared, [answers, classes]."""
@@ -157,26 +183,12 @@ class Texts(Subject):
     ) -> None:
         """ConfigError for a family that cannot merge."""
         check_family(model)
-        super().__init__(model, lengths, cache)
-        self._data, self._training, self._before, self.room = data, training, before.tasks, before.room
+        super().__init__(model, lengths, cache, before)
+        self._data, self._training = data, training
 
     def prepare(self) -> bool:
-        self._tasks, fitted, cached = read_tasks(self._model, self._data, self._length, self._cache)
-        self._fitted: dict[str, Fitted] = {**self._before, **fitted}
-        self.fitted_tasks = self._fitted
-        heads = {name: each.head for name, each in self._fitted.items()}
-        if heads:
-            self._head, self.room = with_room(heads, self.room)
-        self._inputs = inputs_of(self._model, self._head)
-        self._rows = [row for task in self._tasks for row in task.rows]
-        self.task_labels = {task.name: task.labels for task in self._tasks}
-        self.fitted = sum(len(task.fit_rows) for task in self._tasks)
-        self.measured = len(self._rows)
-        numbers = list(self._fitted) or [UNNAMED]  # of a model that has a head
-        self.rows_digest = digest(
-            *((task.name, numbers.index(task.name), task.labels, task.rows) for task in self._tasks),
-            *(task.truth for task in self._tasks),
-        )
+        tasks, fitted, cached = read_tasks(self._model, self._data, self._length, self._cache)
+        self._take(tasks, fitted, [row for task in tasks for row in task.rows])
         return cached
 
     def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
@@ -189,7 +201,7 @@ class Texts(Subject):
     def made_of(self, plan: Plan) -> dict[str, Any]:
         if not plan.prompted:
             return super().made_of(plan)
-        prompts = {name: self._trained(name, plan) for name in self._fitted}
+        prompts = {name: self._trained(name, plan) for name in self.fitted_tasks}
         values = [self._training.way, digest(*(each.values for each in prompts.values()))]
         return self._made_of(plan, {name: each.head for name, each in prompts.items()}) | {"prompts": values}
 
@@ -199,20 +211,21 @@ class Texts(Subject):
             return super().module(plan)
         import torch
 
-        found = {name: self._trained(name, plan) for name in self._fitted}
+        found = {name: self._trained(name, plan) for name in self.fitted_tasks}
         values = torch.nn.Parameter(torch.from_numpy(np.stack([each.values for each in found.values()])))
         head, _ = with_room({name: each.head for name, each in found.items()}, self.room)
         return torch_variant(self._model, plan, head, lambda body: prompted_body(body, values, self._training.way))
 
     def _trained(self, name: str, plan: Plan) -> Prompts:
         """Prompts of a task; an existing task keeps its prompts."""
-        fitted, count = self._fitted[name], plan.merge
+        fitted, count = self.fitted_tasks[name], plan.merge
         if str(count) not in fitted.prompts:
             task = next((task for task in self._tasks if task.name == name), None)
             if task is None:
                 raise ConfigError(f"there are no {count} prompts of task {name!r}: run `arlo adapt` again")
             trained = {**fitted.prompts, str(count): self._train(task, fitted.head, count)}
-            self._fitted[name] = fitted = dataclasses.replace(fitted, prompts=trained)
+            fitted = dataclasses.replace(fitted, prompts=trained)
+            self.fitted_tasks = {**self.fitted_tasks, name: fitted}
         return fitted.prompts[str(count)]
 
     def _train(self, task: Task, head: Head, count: int) -> Prompts:
@@ -234,11 +247,3 @@ class Texts(Subject):
 
         stored, _ = arrays_step(self._cache, "prompts", parts, make)
         return Prompts(stored["values"], Head(head.labels, stored["weight"], stored["bias"]))
-
-    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
-        found = {}
-        for task in self._tasks:
-            number = list(self._fitted).index(task.name) if isinstance(self._head, Heads) else None
-            part = task.up_to(plan.length)
-            found[task.name] = part.right(measure.answers(session, self._inputs, part.rows, plan.length, number))
-        return found

@@ -64,7 +64,7 @@ class TokenTexts(Subject):
     def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
         rows = self._taken(plan)
         wanted = [labels for labels, row in zip(self._wanted, self._rows, strict=True) if len(row) <= plan.length]
-        said = measure.answers(session, self._inputs, rows, plan.length)
+        said = self._said(session, self._batches(plan, rows))
         return {TASK: np.asarray(self._answers(said, rows).argmax(1) == np.concatenate(wanted))}
 
     def _answers(self, values: NDArray[np.float32], rows: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:

@@ -7,12 +7,10 @@ not depend on the row's length as it does with text.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from arlo.compile.adapt.merge import merge_tokens
-from arlo.errors import CompileError
+from arlo.compile.adapt.merge import attend, check_layers, merge_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +28,7 @@ def merging_vit(body: Any, schedule: Sequence[int]) -> Any:
     """
     import torch
 
-    layers = body.encoder.layer
-    if len(layers) != len(schedule):
-        raise CompileError(f"adapt: a schedule of {len(schedule)} layers for a model of {len(layers)}")
+    check_layers(body, schedule)
 
     class Merging(torch.nn.Module):
         def __init__(self) -> None:
@@ -45,28 +41,16 @@ def merging_vit(body: Any, schedule: Sequence[int]) -> Any:
             places = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
             kept = (places == 0).to(hidden.dtype).expand(hidden.shape[0], -1)
             for layer, merged in zip(self.body.encoder.layer, schedule, strict=True):
-                context, keys = _attention(layer.attention, layer.norm1(hidden), size)
-                hidden = hidden + layer.layer_scale1(context)
+                inside, normed = layer.attention, layer.norm1(hidden)
+                parts = (inside.q_proj, inside.k_proj, inside.v_proj)
+                context, keys = attend(parts, inside.head_dim, normed, normed, size)
+                hidden = hidden + layer.layer_scale1(inside.o_proj(context))
                 if merged:
                     hidden, size, kept, _ = merge_tokens(hidden, keys, size, kept, merged)
                 hidden = hidden + layer.layer_scale2(layer.mlp(layer.norm2(hidden)))
             return self.body.layernorm(hidden), size
 
     return Merging().eval()
-
-
-def _attention(inside: Any, hidden: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention in which a token counts as often as it stands for: its output, and the mean of its keys over the
-    heads."""
-    import torch
-
-    shape = (hidden.shape[0], hidden.shape[1], -1, inside.head_dim)
-    query, key, value = (
-        part(hidden).view(shape).transpose(1, 2) for part in (inside.q_proj, inside.k_proj, inside.v_proj)
-    )
-    logits = query @ key.transpose(2, 3) / math.sqrt(inside.head_dim) + torch.log(size)[:, None, None, :]
-    context = (logits.softmax(-1) @ value).transpose(1, 2).reshape(hidden.shape)
-    return inside.o_proj(context), key.mean(1)
 
 
 def pool_image(hidden: torch.Tensor, size: torch.Tensor) -> torch.Tensor:

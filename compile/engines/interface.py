@@ -6,16 +6,24 @@ these files in this process, to verify and to measure them. `serving` describes 
 
 from __future__ import annotations
 
+import abc
+import contextlib
+import ctypes
 import dataclasses
+import gc
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
+from arlo.compile.engines.tensorrt_gpu import gpu_memory_used
 from arlo.compile.spec import RuntimeSpec
-from arlo.errors import ConfigError
+from arlo.errors import CompileError, ConfigError
+from arlo.profiler.machine import cpu_name, gpu_names
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Device = Literal["cpu", "cuda"]
@@ -111,6 +119,49 @@ class Engine(Protocol):
 
     def serving(self, spec: RuntimeSpec) -> Serving:
         """The way Triton serves the engine."""
+
+
+class HostEngine(abc.ABC):
+    """The part of an `Engine` that those share that run on the CPU or on a GPU."""
+
+    package: str  # of Python
+    settings: EngineSettings
+
+    @abc.abstractmethod
+    def lacks_cuda(self) -> str:
+        """Why the package cannot use the GPU; empty when it can."""
+
+    def device(self) -> str:
+        if self.settings.device == "cuda":
+            return f"gpu: {next(iter(gpu_names()), 'NVIDIA')}"
+        return f"cpu: {cpu_name()}"
+
+    def cannot_run(self) -> str:
+        if self.settings.device == "cpu":
+            return ""
+        from arlo.workers.triton.server import has_gpu
+
+        return self.lacks_cuda() if has_gpu() else "there is no NVIDIA GPU driver here"
+
+    def memory_used(self) -> int | None:
+        if self.settings.device != "cpu":
+            return gpu_memory_used()
+        importlib.import_module(self.package)  # its code is not the engine's
+        return resident_bytes()
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, after returning freed memory to the system, which a session would else reuse."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # glibc's
+        ctypes.CDLL(None).malloc_trim(0)
+    return int(psutil.Process().memory_info().rss)
+
+
+def check_runs(engine: Engine, spec: RuntimeSpec) -> None:
+    """Raise CompileError if this machine cannot run the engine."""
+    if reason := engine.cannot_run():
+        raise CompileError(f"{spec.title} cannot run here: {reason}")
 
 
 def engine_names() -> tuple[str, ...]:

@@ -11,21 +11,14 @@ faster, because the same optimisations run when a session opens.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
-import platform
 import shutil
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from arlo.compile.cache import link_or_copy, tool_versions
-from arlo.compile.engines.interface import EngineSettings, Serving, SessionRunner
-from arlo.compile.engines.tensorrt_gpu import gpu_memory_used
-from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS, RuntimeSpec
+from arlo.compile.engines.interface import EngineSettings, HostEngine, Serving, SessionRunner, check_runs
+from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS, RuntimeSpec, axes_of
 from arlo.errors import CompileError, ConfigError
 
 if TYPE_CHECKING:
@@ -38,10 +31,10 @@ _FP16_ON_CPU = (
 _BF16_UNCHECKED = "not opened here: ONNX Runtime runs bf16 on a GPU only"
 
 
-class OnnxRuntimeEngine:
-    """See `engine.Engine`."""
+class OnnxRuntimeEngine(HostEngine):
+    """See `interface.Engine`."""
 
-    name = "onnxruntime"
+    name = package = "onnxruntime"
     graph, weights = GRAPH, WEIGHTS
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -57,24 +50,15 @@ class OnnxRuntimeEngine:
             return {"onnxruntime-gpu": metadata.version("onnxruntime-gpu")}
         return tool_versions("onnxruntime")
 
-    def device(self) -> str:
-        return f"gpu: {gpu_name()}" if self.settings.device == "cuda" else f"cpu: {cpu_name()}"
-
-    def cannot_run(self) -> str:
-        if self.settings.device == "cpu":
-            return ""
-        from arlo.workers.triton.server import has_gpu
-
-        if not has_gpu():
-            return "there is no NVIDIA GPU driver here"
+    def lacks_cuda(self) -> str:
         import onnxruntime
 
-        if _CUDA not in onnxruntime.get_available_providers():
-            return (
-                "the package onnxruntime has no CUDA support: "
-                "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'"
-            )
-        return ""
+        if _CUDA in onnxruntime.get_available_providers():
+            return ""
+        return (
+            "the package onnxruntime has no CUDA support: "
+            "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'"
+        )
 
     def key(self) -> dict[str, Any]:
         # The files are the same for all; the findings from opening them are not.
@@ -114,52 +98,33 @@ class OnnxRuntimeEngine:
         shutil.copyfile(graph, folder / GRAPH)
         linked = link_or_copy(weights, folder / WEIGHTS)
         device = self._check_device()
+        _check_shapes(graph, spec)
         if not device:
-            _check_shapes(_declared_shapes(folder / GRAPH), spec)
             return {"share": linked, "checked_on": "", "notes": [_BF16_UNCHECKED]}
-        try:
-            session = _session(folder, spec, device=device)
-        except Exception as error:
-            if not linked:
-                raise CompileError(f"build: ONNX Runtime does not open {spec.title} ({error})") from error
-            (folder / WEIGHTS).unlink()
-            shutil.copyfile(weights, folder / WEIGHTS)
-            linked = False
+        while True:
             try:
                 session = _session(folder, spec, device=device)
-            except Exception as again:
-                raise CompileError(f"build: ONNX Runtime does not open {spec.title} ({again})") from again
-        _check_shapes(session.input_shapes(), spec)
+                break
+            except Exception as error:
+                if not linked:
+                    raise CompileError(f"build: ONNX Runtime does not open {spec.title} ({error})") from error
+                (folder / WEIGHTS).unlink()
+                shutil.copyfile(weights, folder / WEIGHTS)
+                linked = False
         notes = [session.note] if session.note else []
         if self.settings.device == "cpu" and self.settings.precision == "fp16":
             notes.append(_FP16_ON_CPU)
         return {"share": linked, "checked_on": device, "notes": notes}
 
     def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> SessionRunner:
-        if reason := self.cannot_run():
-            raise CompileError(f"{spec.title} cannot run here: {reason}")
+        check_runs(self, spec)
         return SessionRunner(_session(folder, spec, device=self.settings.device, threads=threads))
-
-    def memory_used(self) -> int | None:
-        if self.settings.device != "cpu":
-            return gpu_memory_used()
-        import onnxruntime  # noqa: F401  # its code is not the engine's
-
-        return resident_bytes()
 
     def _check_device(self) -> str:
         """The device that opens the built files: the CPU replaces a missing GPU, except for bf16."""
         if self.settings.device == "cpu" or not self.cannot_run():
             return self.settings.device
         return "" if self.settings.precision == "bf16" else "cpu"
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process, after returning freed memory to the system, which a session would else reuse."""
-    gc.collect()
-    with contextlib.suppress(AttributeError):  # glibc's
-        ctypes.CDLL(None).malloc_trim(0)
-    return int(psutil.Process().memory_info().rss)
 
 
 def _session(folder: Path, spec: RuntimeSpec, *, device: str, threads: int = 1) -> Session:
@@ -175,40 +140,12 @@ def _session(folder: Path, spec: RuntimeSpec, *, device: str, threads: int = 1) 
     )
 
 
-def _declared_shapes(graph: Path) -> dict[str, list[Any]]:
+def _check_shapes(graph: Path, spec: RuntimeSpec) -> None:
     import onnx
 
-    proto = onnx.load(str(graph), load_external_data=False)
-    return {
-        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        for value in proto.graph.input
-    }
-
-
-def _check_shapes(shapes: Mapping[str, list[Any]], spec: RuntimeSpec) -> None:
     expected = [spec.fixed.get(ROWS, ROWS), spec.fixed.get(TOKENS, TOKENS)]
     tensors = {name: [expected[0], *dims] for name, dims in spec.tensors}
-    for name, shape in shapes.items():
-        wanted = tensors.get(name, expected)
+    for value in onnx.load(str(graph), load_external_data=False).graph.input:
+        shape, wanted = axes_of(value), tensors.get(value.name, expected)
         if shape != wanted:
-            raise CompileError(f"build: {spec.title}: {name} has shape {shape}, not {wanted}")
-
-
-def cpu_name() -> str:
-    """Return the name of the first CPU."""
-    return _line_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
-
-
-def gpu_name() -> str:
-    """Name of the first GPU, read from the driver; no CUDA library is needed."""
-    folder = Path("/proc/driver/nvidia/gpus")
-    names = (_line_of(path, "Model:") for path in sorted(folder.glob("*/information")))
-    return next(filter(None, names), "NVIDIA")
-
-
-def _line_of(path: Path, begin: str) -> str:
-    with contextlib.suppress(OSError):
-        for line in path.read_text().splitlines():
-            if line.startswith(begin):
-                return line.partition(":")[2].strip()
-    return ""
+            raise CompileError(f"build: {spec.title}: {value.name} has shape {shape}, not {wanted}")

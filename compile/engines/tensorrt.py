@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from arlo.compile.cache import code_version
-from arlo.compile.engines.interface import EngineSettings, Serving, SessionRunner
+from arlo.compile.engines.interface import EngineSettings, Serving, SessionRunner, check_runs
 from arlo.compile.engines.tensorrt_build import PLAN, build_plan
 from arlo.compile.engines.tensorrt_gpu import CURRENT, find_gpu, gpu_memory_used, known_capabilities, parse_capabilities
 from arlo.compile.engines.tensorrt_timing import TimingCache
@@ -26,7 +26,7 @@ _LEAST_VERSION = {"tensorrt": (10, 0), RTX: (1, 2)}
 
 
 class TensorRtEngine:
-    """See `engine.Engine`."""
+    """See `interface.Engine`."""
 
     graph, weights = GRAPH, WEIGHTS
 
@@ -128,8 +128,7 @@ class TensorRtEngine:
 
     def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> SessionRunner:
         """Open `model.plan` on the first GPU and run its usual shapes once. CompileError when this machine cannot."""
-        if reason := self.cannot_run():
-            raise CompileError(f"{spec.title} cannot run here: {reason}")
+        check_runs(self, spec)
         from arlo.templates.tensorrt.session import Session, kernels_folder
 
         try:

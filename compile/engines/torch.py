@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.cache import link_or_copy, tool_versions
-from arlo.compile.engines.interface import EngineSettings, Serving, SessionRunner
-from arlo.compile.engines.onnxruntime import cpu_name, gpu_name, resident_bytes
-from arlo.compile.engines.tensorrt_gpu import gpu_memory_used
+from arlo.compile.engines.interface import EngineSettings, HostEngine, Serving, SessionRunner, check_runs
 from arlo.compile.spec import RuntimeSpec
 from arlo.errors import CompileError, ConfigError
 
@@ -38,10 +36,10 @@ class TorchRunner(SessionRunner):
             ) from error
 
 
-class TorchEngine:
+class TorchEngine(HostEngine):
     """See `interface.Engine`. It is built from a model folder (arlo.templates.torch.encoder), not from a graph."""
 
-    name = "torch"
+    name = package = "torch"
     graph, weights = "model.json", "weights.safetensors"
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -52,16 +50,7 @@ class TorchEngine:
     def versions(self) -> dict[str, str]:
         return tool_versions("torch")
 
-    def device(self) -> str:
-        return f"gpu: {gpu_name()}" if self.settings.device == "cuda" else f"cpu: {cpu_name()}"
-
-    def cannot_run(self) -> str:
-        if self.settings.device == "cpu":
-            return ""
-        from arlo.workers.triton.server import has_gpu
-
-        if not has_gpu():
-            return "there is no NVIDIA GPU driver here"
+    def lacks_cuda(self) -> str:
         import torch
 
         return "" if torch.cuda.is_available() else "this torch has no CUDA support: install a build that has it"
@@ -92,8 +81,7 @@ class TorchEngine:
         return {"share": all(shared), "notes": []}
 
     def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> TorchRunner:
-        if reason := self.cannot_run():
-            raise CompileError(f"{spec.title} cannot run here: {reason}")
+        check_runs(self, spec)
         return self.open_on(self.settings.device, folder, spec, threads=threads)
 
     def open_on(self, device: str, folder: Path, spec: RuntimeSpec, *, threads: int) -> TorchRunner:
@@ -115,13 +103,6 @@ class TorchEngine:
                 f"build: torch does not open {spec.title} ({error}): build the repository again"
             ) from error
         return TorchRunner(session)
-
-    def memory_used(self) -> int | None:
-        if self.settings.device != "cpu":
-            return gpu_memory_used()
-        import torch  # noqa: F401  # its code is not the engine's
-
-        return resident_bytes()
 
     def _kinds(self, spec: RuntimeSpec) -> tuple[str, ...]:
         return self.settings.kinds if spec.shape == "profiles" else (spec.shape,)

@@ -6,14 +6,12 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from arlo.catalog.manifest import Manifest
+from arlo.catalog.manifest import Manifest, Runtime
 from arlo.errors import ConfigError
 from arlo.planning.lengths.choice import PAPER_STEP, CostCurve
-
-if TYPE_CHECKING:
-    from arlo.profiler import LatencyProfile
+from arlo.profiler import LatencyProfile, RuntimeProfile, staircase
 
 Source = Literal["latency profile", "measured", "assumed"]
 Points = list[tuple[int, float]]
@@ -39,7 +37,7 @@ class SourcedCurve:
         return self.source == "assumed"
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON form; `of` reads it."""
+        """JSON form."""
         return {
             "source": self.source,
             "about": self.about,
@@ -48,22 +46,9 @@ class SourcedCurve:
             "notes": list(self.notes),
         }
 
-    @classmethod
-    def of(cls, raw: dict[str, Any]) -> SourcedCurve:
-        """Read the JSON form."""
-        points = tuple((int(length), float(cost)) for length, cost in raw["points"])
-        return cls(
-            curve=CostCurve(points=points, reading=raw["reading"]),
-            source=raw["source"],
-            about=raw["about"],
-            notes=tuple(raw["notes"]),
-        )
-
 
 def from_profile_file(path: Path, model: str, longest: int) -> SourcedCurve:
     """The curve of `arlo compile profile`'s file; ConfigError when it ends below `longest` or has too few points."""
-    from arlo.profiler import LatencyProfile  # brings gRPC, which a build has no other use for
-
     measured = LatencyProfile.load(path)
     found = from_profile(measured, longest)
     if measured.model != model:
@@ -74,57 +59,48 @@ def from_profile_file(path: Path, model: str, longest: int) -> SourcedCurve:
 
 def from_profile(measured: LatencyProfile, longest: int) -> SourcedCurve:
     """Means at batch 1, through Triton."""
-    static, dynamic = [], []
-    for runtime in measured.runtimes:
-        if runtime.dynamic:
-            dynamic.append([(point.length, point.mean_us) for point in runtime.points if point.batch == 1])
-        elif point := runtime.point(runtime.max_length, 1):
-            static.append((runtime.max_length, point.mean_us))
-    return _of_runtimes(static, dynamic, longest, "latency profile", f"{measured.device}, by `arlo compile profile`")
+    lines = [(r, [(point.length, point.mean_us) for point in r.points if point.batch == 1]) for r in measured.runtimes]
+    return _of_runtimes(lines, longest, f"{measured.device}, by `arlo compile profile`")
 
 
 def from_manifest(manifest: Manifest, longest: int) -> SourcedCurve:
     """The latencies of a repository, at batch 1."""
-    static, dynamic = [], []
-    for runtime in manifest.runtimes:
-        line = [(point.length, float(point.latency_us)) for point in runtime.latency if point.batch == 1]
-        if runtime.dynamic:
-            dynamic.append(line)
-        else:
-            static += [point for point in line if point[0] == runtime.max_length]
+    lines = [
+        (runtime, [(point.length, float(point.latency_us)) for point in runtime.latency if point.batch == 1])
+        for runtime in manifest.runtimes
+    ]
     device = next((runtime.device for runtime in manifest.runtimes if runtime.device), "device not stated")
-    return _of_runtimes(static, dynamic, longest, "latency profile", f"{device}, the latencies of {manifest.model}")
+    return _of_runtimes(lines, longest, f"{device}, the latencies of {manifest.model}")
 
 
-def _of_runtimes(static: Points, dynamic: Sequence[Points], longest: int, source: Source, about: str) -> SourcedCurve:
+def _of_runtimes(lines: Sequence[tuple[Runtime | RuntimeProfile, Points]], longest: int, about: str) -> SourcedCurve:
     """Static runtimes where there are four and more; else the longest dynamic one, which has more lengths.
 
     A static runtime was measured at its own length only; lengths in between are assumed to cost as much as the next
     measured one.
     """
-    fixed = _cheapest(static)
-    free = max((_cheapest(line) for line in dynamic if line), key=lambda line: line[-1][0], default=[])
-    if len(fixed) >= 4 and fixed[-1][0] >= longest:
+    fixed = _cheapest(
+        point for runtime, line in lines for point in line if not runtime.dynamic and point[0] == runtime.max_length
+    )
+    dynamic = [_cheapest(line) for runtime, line in lines if runtime.dynamic and line]
+    free = max(dynamic, key=lambda line: line[-1][0], default=[])
+    free_fits = len(free) >= 3 and free[-1][0] >= longest
+    if len(fixed) >= (4 if free_fits else 2) and fixed[-1][0] >= longest:
+        few = f"only {len(fixed)} lengths were measured, and only these can be chosen"
         return SourcedCurve(
             curve=CostCurve(points=tuple(fixed), reading="steps"),
-            source=source,
+            source="latency profile",
             about=f"{about}, {len(fixed)} static runtimes",
+            notes=(few,) if len(fixed) < 4 else (),
         )
-    if len(free) >= 3 and free[-1][0] >= longest:
+    if free_fits:
         return SourcedCurve(
             curve=CostCurve(points=tuple(free), reading=reading_of(free)),
-            source=source,
+            source="latency profile",
             about=f"{about}, a dynamic runtime at {len(free)} lengths",
             notes=("a dynamic runtime's times stand for those of static ones",),
         )
     reach = max((line[-1][0] for line in (fixed, free) if line), default=0)
-    if len(fixed) >= 2 and fixed[-1][0] >= longest:
-        return SourcedCurve(
-            curve=CostCurve(points=tuple(fixed), reading="steps"),
-            source=source,
-            about=f"{about}, {len(fixed)} static runtimes",
-            notes=(f"only {len(fixed)} lengths were measured, and only these can be chosen",),
-        )
     if reach and reach < longest:
         raise ConfigError(
             f"the latencies ({about}) reach {reach} tokens, and texts of up to {longest} are served: measure longer "
@@ -146,8 +122,6 @@ def _cheapest(points: Iterable[tuple[int, float]]) -> Points:
 
 def reading_of(points: Points) -> Literal["line", "steps"]:
     """How to read between points of one runtime: on a line where the staircase finder sees no steps."""
-    from arlo.profiler.staircase import staircase
-
     return "line" if staircase(points).shape == "linear" else "steps"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from arlo.clock import monotonic_s
@@ -16,10 +16,9 @@ from arlo.compile.lengths.curve import Points, SourcedCurve, from_points
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.build import build_step
 from arlo.compile.steps.specialise import specialise_step
-from arlo.compile.steps.verify import pad_rows
 
-Measure = Callable[[Sequence[int]], Sequence[float]]
-"""Lengths in tokens -> microseconds of one row at each of them."""
+Measure = Callable[[int], float]
+"""Length in tokens -> microseconds of one row."""
 
 STEP = 16
 """Lengths measured are multiples of it: four in each step of 64 tokens."""
@@ -41,29 +40,24 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
     The points are cached by the engine's files, the device, threads and versions.
     """
     spec, built = dynamic_engine(job, longest)
-    engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
-    device = f"{engine.device()}, {threads} thread{'s' if threads > 1 else ''}"
+    engine, output = job.engine, job.outputs[0].name
     parts = {
         "engine": built.files,
         "longest": longest,
         "output": output,
-        "device": device,
+        "device": job.device,
         "tools": engine.versions(),
         "code": code_version("lengths/measure"),
     }
 
     def make(_: object) -> dict[str, Any]:
-        runner, shares = engine.open(built.folder, spec, threads=threads), [1.0]
-        own_time = engine.settings.device == "cpu" and threads == 1
+        runner, shares = engine.open(built.folder, spec, threads=job.threads), [1.0]
+        own_time = engine.settings.device == "cpu" and job.threads == 1
 
-        def measure(lengths: Sequence[int]) -> list[float]:
-            times_us = []
-            for length in lengths:
-                rows = pad_rows(job.model, [job.texts.ids(length)], length)
-                quickest_s, share = quickest(runner, rows, output, own_time=own_time)
-                times_us.append(quickest_s * 1e6)
-                shares.append(share)
-            return times_us
+        def measure(length: int) -> float:
+            quickest_s, share = quickest(runner, job.rows(length), output, own_time=own_time)
+            shares.append(share)
+            return quickest_s * 1e6
 
         return {"points": refined(measure, longest), "share": min(shares), "own_time": own_time}
 
@@ -72,7 +66,7 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
     if entry.meta["own_time"] and entry.meta["share"] < _BUSY:
         notes.append("the machine was busy while the latency over the length was measured: --remeasure measures again")
     clock = ", CPU time" if entry.meta["own_time"] else ""
-    return from_points(entry.meta["points"], f"measured on {device}{clock}", notes)
+    return from_points(entry.meta["points"], f"measured on {job.device}{clock}", notes)
 
 
 def dynamic_engine(job: Job, longest: int) -> tuple[RuntimeSpec, Entry]:
@@ -96,8 +90,7 @@ def refined(
 
     def at(length: int) -> None:
         before_s = clock()
-        (cost_us,) = measure([length])
-        points[length] = min(cost_us, points.get(length, math.inf))
+        points[length] = min(measure(length), points.get(length, math.inf))
         took_s[length] = clock() - before_s
 
     def left_s() -> float:

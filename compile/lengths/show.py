@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from arlo.compile.steps.lengths import LengthChoice
@@ -12,49 +11,31 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_SHOWN = 10  # lengths in one cell
+BEST, BESIDE = "", "dim"  # styles of rows: the best sets, and sets to compare with
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One set of lengths, as text."""
+def rows(found: LengthChoice) -> list[tuple[str, list[str]]]:
+    """Style and cells of the best sets by number of runtimes, then of the sets to compare with: runtimes, lengths,
+    expected time, saved against padding to the longest, saved over one runtime less, padding."""
+    choice = found.choice
 
-    runtimes: str
-    lengths: str
-    expected: str
-    saving: str  # against padding to the longest
-    further: str  # saved by this runtime over one less; empty where that says nothing
-    padding: str
-    chosen: bool = False
-    beside: bool = False  # not one of the best sets: something to compare with
+    def row(style: str, runtimes: str, of: Evaluation, further: str = "") -> tuple[str, list[str]]:
+        saving, padding = f"{100 * choice.saving(of):.1f}%", f"{100 * of.padded_share:.1f}%"
+        return style, [runtimes, short(of.lengths), _cost(found, of.expected_us), saving, further, padding]
 
-
-def cost_title(found: LengthChoice) -> str:
-    """The column title of `Row.expected`."""
-    return "of padded" if found.curve.relative else "expected, ms"
-
-
-def rows(found: LengthChoice) -> list[Row]:
-    """The best sets by number of runtimes, then the sets to compare with."""
-    choice, count = found.choice, found.choice.runtimes
-    shown = [
-        _row(found, str(index + 1), row, further=choice.marginal(index) if index else None, chosen=index + 1 == count)
-        for index, row in enumerate(choice.rows)
-    ]
+    shown = []
+    for index, each in enumerate(choice.rows):
+        chosen = index + 1 == choice.runtimes
+        further = f"{100 * choice.marginal(index):.1f}%" if index else ""
+        shown.append(row("bold" if chosen else BEST, f"{index + 1}{' <' * chosen}", each, further))
     if choice.given is not None:
-        shown.append(_row(found, f"{len(choice.given.lengths)}, as named", choice.given, beside=True))
-    shown.append(_row(found, f"{len(choice.paper.lengths)}, every {PAPER_STEP}", choice.paper, beside=True))
+        shown.append(row(BESIDE, f"{len(choice.given.lengths)}, as named", choice.given))
+    shown.append(row(BESIDE, f"{len(choice.paper.lengths)}, every {PAPER_STEP}", choice.paper))
     if choice.uniform.lengths not in (choice.paper.lengths, choice.chosen.lengths):
-        shown.append(_row(found, f"{len(choice.uniform.lengths)}, equal", choice.uniform, beside=True))
-    bound = Row(
-        runtimes="any number",
-        lengths="a runtime for every length",
-        expected=cost(found, choice.bound_us),
-        saving=f"{100 * (1 - choice.bound_us / choice.rows[0].expected_us):.1f}%",
-        further="",
-        padding="",
-        beside=True,
-    )
-    return [*shown, bound]
+        shown.append(row(BESIDE, f"{len(choice.uniform.lengths)}, equal", choice.uniform))
+    saving = f"{100 * (1 - choice.bound_us / choice.rows[0].expected_us):.1f}%"
+    bound = ["any number", "a runtime for every length", _cost(found, choice.bound_us), saving, "", ""]
+    return [*shown, (BESIDE, bound)]
 
 
 def table(found: LengthChoice) -> Table:
@@ -64,12 +45,11 @@ def table(found: LengthChoice) -> Table:
     drawn = Table(box=None, pad_edge=False)
     drawn.add_column("runtimes", no_wrap=True)
     drawn.add_column("maximum lengths")
-    for title in (cost_title(found), "saves", "last one saves", "padding"):
-        drawn.add_column(title.replace(", ", ",\n").replace("one ", "one\n"), justify="right", no_wrap=True)
-    for row in rows(found):
-        style = "bold" if row.chosen else "dim" if row.beside else ""
-        mark = " <" if row.chosen else ""
-        drawn.add_row(row.runtimes + mark, row.lengths, row.expected, row.saving, row.further, row.padding, style=style)
+    expected = "of padded" if found.curve.relative else "expected,\nms"
+    for title in (expected, "saves", "last one\nsaves", "padding"):
+        drawn.add_column(title, justify="right", no_wrap=True)
+    for style, cells in rows(found):
+        drawn.add_row(*cells, style=style)
     return drawn
 
 
@@ -85,8 +65,21 @@ def sentences(found: LengthChoice) -> list[str]:
 
 
 def as_dict(found: LengthChoice) -> dict[str, Any]:
-    """JSON form, for `--json` and the manifest. Times are microseconds; None where only ratios are known."""
+    """JSON form, for `--json`. Times are microseconds; None where only ratios are known."""
     choice, requests = found.choice, found.traffic
+
+    def time_us(value: float) -> float | None:
+        return None if found.curve.relative else round(value, 3)
+
+    def evaluation(row: Evaluation) -> dict[str, Any]:
+        return {
+            "lengths": list(row.lengths),
+            "expected_us": time_us(row.expected_us),
+            "saving": round(choice.saving(row), 6),
+            "padded_share": round(row.padded_share, 6),
+            "shares": [round(share, 6) for share in row.shares],
+        }
+
     return {
         "lengths": list(found.lengths),
         "why": choice.why if choice.given is None else "as named",
@@ -103,25 +96,18 @@ def as_dict(found: LengthChoice) -> dict[str, Any]:
         },
         "latency": found.curve.as_dict(),
         "best": [
-            _evaluation(found, row) | {"further_saving": round(choice.marginal(index), 6)}
+            evaluation(row) | {"further_saving": round(choice.marginal(index), 6)}
             for index, row in enumerate(choice.rows)
         ],
-        "every_64": _evaluation(found, choice.paper),
-        "equal_steps": _evaluation(found, choice.uniform),
-        "named": None if choice.given is None else _evaluation(found, choice.given),
+        "every_64": evaluation(choice.paper),
+        "equal_steps": evaluation(choice.uniform),
+        "named": None if choice.given is None else evaluation(choice.given),
         "bound": {
-            "expected_us": None if found.curve.relative else round(choice.bound_us, 3),
+            "expected_us": time_us(choice.bound_us),
             "saving": round(1 - choice.bound_us / choice.rows[0].expected_us, 6),
         },
         "notes": list(found.notes),
     }
-
-
-def cost(found: LengthChoice, expected_us: float) -> str:
-    """Milliseconds; where only ratios are known, percent of the time on the longest runtime."""
-    if found.curve.relative:
-        return f"{100 * expected_us / found.choice.rows[0].expected_us:.1f}%"
-    return f"{expected_us / 1000:#.4g}"
 
 
 def short(lengths: tuple[int, ...]) -> str:
@@ -131,32 +117,8 @@ def short(lengths: tuple[int, ...]) -> str:
     return ",".join(map(str, lengths))
 
 
-def _row(
-    found: LengthChoice,
-    runtimes: str,
-    row: Evaluation,
-    *,
-    further: float | None = None,
-    chosen: bool = False,
-    beside: bool = False,
-) -> Row:
-    return Row(
-        runtimes=runtimes,
-        lengths=short(row.lengths),
-        expected=cost(found, row.expected_us),
-        saving=f"{100 * found.choice.saving(row):.1f}%",
-        further="" if further is None else f"{100 * further:.1f}%",
-        padding=f"{100 * row.padded_share:.1f}%",
-        chosen=chosen,
-        beside=beside,
-    )
-
-
-def _evaluation(found: LengthChoice, row: Evaluation) -> dict[str, Any]:
-    return {
-        "lengths": list(row.lengths),
-        "expected_us": None if found.curve.relative else round(row.expected_us, 3),
-        "saving": round(found.choice.saving(row), 6),
-        "padded_share": round(row.padded_share, 6),
-        "shares": [round(share, 6) for share in row.shares],
-    }
+def _cost(found: LengthChoice, expected_us: float) -> str:
+    """Milliseconds; where only ratios are known, percent of the time on the longest runtime."""
+    if found.curve.relative:
+        return f"{100 * expected_us / found.choice.rows[0].expected_us:.1f}%"
+    return f"{expected_us / 1000:#.4g}"

@@ -17,24 +17,11 @@ from typing import Any
 
 from arlo.catalog.manifest import InputTensor, OutputTensor
 from arlo.compile.engines.interface import Serving
-from arlo.compile.job import Job
 from arlo.compile.spec import RuntimeSpec
 from arlo.errors import EnvironmentProblem
 
 _HEADER = "# Written by `arlo compile`; described in arlo.json. Built again, it is replaced.\n"
 _THREADS = {"python": ("threads",), "onnxruntime": ("intra_op_thread_count", "inter_op_thread_count")}
-
-
-def triton_config(job: Job, spec: RuntimeSpec) -> str:
-    """Text of config.pbtxt for one runtime of `job`; see `config_text`."""
-    return config_text(
-        job.engine.serving(spec),
-        spec,
-        inputs=job.model.inputs,
-        outputs=job.outputs,
-        threads=job.options.threads,
-        batcher=job.options.batcher,
-    )
 
 
 def config_text(

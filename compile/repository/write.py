@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.compile.cache import Entry, tool_versions
+from arlo.compile.cache import tool_versions
 from arlo.compile.job import Job
-from arlo.compile.repository.triton_config import model_code, triton_config
+from arlo.compile.repository.triton_config import config_text, model_code
+from arlo.compile.runtime import Built
 from arlo.compile.signals.words import words_of
-from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.export import OPSET, tools_of
 from arlo.compile.steps.latency import busy_warning, points_of
 from arlo.compile.steps.repository import RepositoryWriter
@@ -19,19 +19,18 @@ from arlo.compile.steps.verify import verification_of
 from arlo.compile.verify.answers import FILE_NAME as REFERENCE
 from arlo.planning.lengths.batches import BatchChoice
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finished:
-    """A runtime, ready to be written."""
-
-    spec: RuntimeSpec
-    built: Entry
-    verified: Entry
-    measured: Entry | None  # None: this machine cannot run the engine
+_OPTIONS = (
+    *("dynamic", "device", "max_batch", "memory_mb", "batcher", "threads", "tolerance", "importance", "confidence"),
+    "histogram",
+)
+_OF_MODEL = (
+    *("task", "source", "inputs", "labels", "tasks", "prompts", "default_prompt", "dimensions"),
+    *("label_activation", "score_activation"),
+)
 
 
 def write_repository(
-    job: Job, runtimes: list[Finished], writer: RepositoryWriter, batches: Sequence[BatchChoice] = ()
+    job: Job, runtimes: list[Built], writer: RepositoryWriter, batches: Sequence[BatchChoice] = ()
 ) -> Manifest:
     """Write the model folders and the tokenizer; returns the manifest, which is not written yet.
 
@@ -43,29 +42,18 @@ def write_repository(
         writer.file(job.tokenizer.folder / tokenizer, tokenizer)
     assert job.reference is not None
     writer.file(job.reference.folder / REFERENCE, REFERENCE)
+    as_they_are = {name: getattr(options, name) for name in _OPTIONS}
     return Manifest(
         model=model.name,
-        task=model.task,
-        source=model.source,
         tokenizer=tokenizer,
-        inputs=model.inputs,
         outputs=job.outputs,
         runtimes=tuple(_described(job, runtime, writer) for runtime in runtimes),
         tools=tool_versions(*tools_of(model)) | engine.versions(),
         options={
+            **as_they_are,
             "lengths": [runtime.spec.max_length for runtime in runtimes if runtime.spec.shape == "static"],
-            "dynamic": options.dynamic,
             "engine": engine.name,
-            "device": options.device,
-            "max_batch": options.max_batch,
-            "memory_mb": options.memory_mb,
             "batches": [dataclasses.asdict(choice) for choice in batches],
-            "batcher": options.batcher,
-            "threads": options.threads,
-            "tolerance": options.tolerance,
-            "importance": options.importance,
-            "confidence": options.confidence,
-            "histogram": options.histogram,
             "measured_busy": any(each.measured and busy_warning(each.measured) for each in runtimes),
             "opset": OPSET,
             "pooling": list(model.pooling),
@@ -76,21 +64,23 @@ def write_repository(
             "tokenizer_sha256": job.tokenizer.files.get(TOKENIZER),
             "reference_sha256": job.reference.files[REFERENCE],
         },
-        labels=model.labels,
-        tasks=model.tasks,
-        prompts=model.prompts,
-        default_prompt=model.default_prompt,
-        dimensions=model.dimensions,
-        label_activation=model.label_activation,
-        score_activation=model.score_activation,
         words=words_of(job.tokenizer.folder / tokenizer if tokenizer else None),
         importance=job.importance,
+        **{name: getattr(model, name) for name in _OF_MODEL},
     )
 
 
-def _described(job: Job, runtime: Finished, writer: RepositoryWriter) -> Runtime:
+def _described(job: Job, runtime: Built, writer: RepositoryWriter) -> Runtime:
     engine, spec, measured = job.engine, runtime.spec, runtime.measured
-    serving = engine.serving(spec)
+    serving, options = engine.serving(spec), job.options
+    config = config_text(
+        serving,
+        spec,
+        inputs=job.model.inputs,
+        outputs=job.outputs,
+        threads=options.threads,
+        batcher=options.batcher,
+    )
     return Runtime(
         name=spec.name,
         max_length=spec.max_length,
@@ -104,7 +94,7 @@ def _described(job: Job, runtime: Finished, writer: RepositoryWriter) -> Runtime
         backend=serving.backend or serving.platform,
         profiles=spec.profiles,
         kinds=engine.settings.kinds,
-        compute_capabilities=tuple(runtime.built.meta.get("compute_capabilities", ())),
+        compute_capabilities=tuple(runtime.engine.meta.get("compute_capabilities", ())),
         memory_mb=measured.meta["memory_mb"] if measured else None,
-        files=writer.model(spec.name, triton_config(job, spec), model_code(serving.template), runtime.built),
+        files=writer.model(spec.name, config, model_code(serving.template), runtime.engine),
     )

@@ -7,6 +7,7 @@ Attention) does not expose its softmax; such graphs are rejected, and an engine 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from arlo.errors import CompileError
@@ -71,25 +72,29 @@ def add_importance(model: onnx_ir.Model, *, last: int | None) -> tuple[int, int]
         )
     graph, summed = model.graph, every[-(last or len(every)) :]
     mask = next(value for value in graph.inputs if value.name == _MASK)
-    build = _Builder(graph)
-    real = build("Cast", [mask], to=onnx_ir.DataType.FLOAT)
-    queries = build("Unsqueeze", [real, build.constant("query_axes", [1, 2])])  # [rows, 1, 1, tokens]
-    by_type: dict[onnx_ir.DataType, onnx_ir.Value] = {onnx_ir.DataType.FLOAT: queries}
+    tape = onnx_ir.tape.Tape(graph)
+
+    def cast(value: onnx_ir.Value, dtype: onnx_ir.DataType) -> onnx_ir.Value:
+        return tape.op("Cast", [value], {"to": int(dtype)})
+
+    real = cast(mask, onnx_ir.DataType.FLOAT)
+    queries = tape.op("Unsqueeze", [real, _axes(tape, 1, 2)])  # [rows, 1, 1, tokens]
+    by_type = {onnx_ir.DataType.FLOAT: queries}
     received = []
     for weights in summed:
         dtype = _type_of(weights)
         if dtype not in by_type:
-            by_type[dtype] = build("Cast", [queries], to=dtype)
+            by_type[dtype] = cast(queries, dtype)
         # The sum over queries as a product, which reads the attention once and writes next to nothing.
-        each = build("MatMul", [by_type[dtype], weights])
-        received.append(each if dtype == onnx_ir.DataType.FLOAT else build("Cast", [each], to=onnx_ir.DataType.FLOAT))
+        each = tape.op("MatMul", [by_type[dtype], weights])
+        received.append(each if dtype == onnx_ir.DataType.FLOAT else cast(each, onnx_ir.DataType.FLOAT))
     # The sums come one after the other, behind all products: ONNX Runtime orders nodes from the last one backwards. So
     # it runs each product as soon as its layer is ready; else the attention of all layers stays in memory.
     layers = received[0]
     for each in received[1:]:
-        layers = build("Add", [layers, each])
-    heads = build("ReduceSum", [layers, build.constant("head_axes", [1, 2])], keepdims=0)
-    build.output("Mul", [heads, real], IMPORTANCE, list(mask.shape or ()))
+        layers = tape.op("Add", [layers, each])
+    heads = tape.op("ReduceSum", [layers, _axes(tape, 1, 2)], {"keepdims": 0})
+    _output(graph, tape.op("Mul", [heads, real]), IMPORTANCE, list(mask.shape or ()))
     return len(summed), len(every)
 
 
@@ -123,61 +128,32 @@ def add_confidence(model: onnx_ir.Model, activation: str) -> None:
 
     Not [rows]: Triton requires an output to have a dimension in addition to the rows.
     """
+    import onnx_ir
+
     graph = model.graph
     logits = next(value for value in graph.outputs if value.name == "logits")
-    build = _Builder(graph)
-    shares = build("Sigmoid", [logits]) if activation == "sigmoid" else build("Softmax", [logits], axis=-1)
-    shape = [*list(logits.shape or ())[:1], 1]
+    tape = onnx_ir.tape.Tape(graph)
+    shares = tape.op("Sigmoid", [logits]) if activation == "sigmoid" else tape.op("Softmax", [logits], {"axis": -1})
     if model.opset_imports.get("", 0) >= _AXES_AS_INPUT:
-        build.output("ReduceMax", [shares, build.constant("label_axes", [-1])], CONFIDENCE, shape, keepdims=1)
+        largest = tape.op("ReduceMax", [shares, _axes(tape, -1)], {"keepdims": 1})
     else:
-        build.output("ReduceMax", [shares], CONFIDENCE, shape, axes=[-1], keepdims=1)
+        largest = tape.op("ReduceMax", [shares], {"keepdims": 1, "axes": [-1]})
+    _output(graph, largest, CONFIDENCE, [*list(logits.shape or ())[:1], 1])
 
 
-class _Builder:
-    """Appends nodes to a graph, with names that cannot clash with the model's."""
+def _axes(tape: onnx_ir.tape.Tape, *axes: int) -> onnx_ir.Value:
+    """Axes, as operators take them since opset 18."""
+    import numpy as np
+    import onnx_ir
 
-    def __init__(self, graph: onnx_ir.Graph) -> None:
-        self._graph = graph
-        self._made = len(graph)
+    return tape.op("Constant", [], {"value": onnx_ir.tensor(np.array(axes, np.int64))})
 
-    def __call__(self, op: str, inputs: list[onnx_ir.Value], **attributes: int | list[int]) -> onnx_ir.Value:
-        import onnx_ir
 
-        self._made += 1
-        name = f"signal_{self._made}_{op.lower()}"
-        made = onnx_ir.node(op, inputs, dict(attributes), name=name)
-        made.outputs[0].name = name
-        self._graph.append(made)
-        return made.outputs[0]
+def _output(
+    graph: onnx_ir.Graph, value: onnx_ir.Value, name: str, shape: Sequence[int | onnx_ir.SymbolicDim | None]
+) -> None:
+    """Make a value an output of the graph, FP32."""
+    import onnx_ir
 
-    def constant(self, name: str, values: list[int]) -> onnx_ir.Value:
-        """An INT64 tensor of one axis."""
-        import numpy as np
-        import onnx_ir
-
-        tensor = onnx_ir.Tensor(np.array(values, np.int64), name=f"signal_{name}")
-        value = onnx_ir.Value(
-            name=tensor.name,
-            const_value=tensor,
-            shape=tensor.shape,
-            type=onnx_ir.TensorType(onnx_ir.DataType.INT64),
-        )
-        self._graph.register_initializer(value)
-        return value
-
-    def output(
-        self,
-        op: str,
-        inputs: list[onnx_ir.Value],
-        name: str,
-        shape: list[int | onnx_ir.SymbolicDim],
-        **attributes: int | list[int],
-    ) -> None:
-        """A node whose result is an output of the graph, FP32."""
-        import onnx_ir
-
-        value = self(op, inputs, **attributes)
-        value.name, value.dtype = name, onnx_ir.DataType.FLOAT
-        value.shape = onnx_ir.Shape(shape)
-        self._graph.outputs.append(value)
+    value.name, value.dtype, value.shape = name, onnx_ir.DataType.FLOAT, onnx_ir.Shape(shape)
+    graph.outputs.append(value)

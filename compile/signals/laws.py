@@ -6,6 +6,7 @@ real token; this exposes a padded query that was counted, or a masked key that g
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -20,40 +21,51 @@ CHANGE = {"fp32": 1e-5, "fp16": 2e-2, "bf16": 1.6e-1}
 order of sums changes the last bits; else it is what `compare` allows of any answer, as attention itself is rounded."""
 
 
+@dataclasses.dataclass(slots=True)
+class Worst:
+    """The worst of some numbers that have bounds. NaN is worst of all."""
+
+    value: float = 0.0  # the largest
+    ratio: float = 0.0  # the largest over its bound
+    bound: float = 0.0  # of that one
+    at: str = ""  # and its place, for people
+
+    def see(self, value: float, bound: float, at: str) -> None:
+        """One more number."""
+        if math.isnan(value) or value > self.value:
+            self.value = value
+        ratio = value / bound if bound else math.inf * value if value else 0.0
+        if not ratio <= self.ratio and not math.isnan(self.ratio):
+            self.ratio, self.bound, self.at = ratio, bound, at
+
+    def missed(self, text: str) -> list[str]:
+        """`text` about it, with {0} for this object, if a bound was missed."""
+        return [] if self.ratio <= 1 else [text.format(self)]
+
+
 class ImportanceLaws:
     """Checks the importance [tokens] of rows, padding cut off, and keeps the worst."""
 
     def __init__(self, importance: Importance, precision: str) -> None:
-        self.sum_diff = self.change = 0.0
-        self._maps = importance.maps
-        self._bounds = SUM[precision], CHANGE[precision]
-        self._sum_at = self._change_at = ""
+        self.sum, self.change = Worst(), Worst()
+        self._maps, self._precision = importance.maps, precision
 
     def answer(self, values: NDArray[np.float32], place: str) -> None:
         """Check one row's answer. place: the row's name for people."""
         whole = np.isfinite(values).all() and (values >= 0).all()
         error = abs(float(values.astype(np.float64).sum()) / (self._maps * len(values)) - 1) if whole else math.inf
-        if error > self.sum_diff:
-            self.sum_diff, self._sum_at = error, place
+        self.sum.see(error, SUM[self._precision], place)
 
     def surroundings(self, values: NDArray[np.float32], plain: NDArray[np.float32], place: str) -> None:
         """Compare a row padded differently or among other rows with the row by itself."""
         whole = np.isfinite(values).all() and np.isfinite(plain).all()
         change = float(np.abs(values.astype(np.float64) - plain).max() / max(plain.max(), 1e-30)) if whole else math.inf
-        if change > self.change:
-            self.change, self._change_at = change, place
+        self.change.see(change, CHANGE[self._precision], place)
 
     def missed(self) -> list[str]:
         """The broken laws, in words; empty if all hold."""
-        found = []
-        if self.sum_diff > self._bounds[0]:
-            found.append(
-                f"importance does not sum to {self._maps} a token, by a share of {self.sum_diff:.2g} (up to "
-                f"{self._bounds[0]:g} is rounding) in {self._sum_at}"
-            )
-        if self.change > self._bounds[1]:
-            found.append(
-                f"importance changes by a share of {self.change:.2g}, more than {self._bounds[1]:g}, "
-                f"in {self._change_at}"
-            )
-        return found
+        share = f"importance does not sum to {self._maps} a token, by a share of {{0.value:.2g}} "
+        return [
+            *self.sum.missed(share + "(up to {0.bound:g} is rounding) in {0.at}"),
+            *self.change.missed("importance changes by a share of {0.value:.2g}, more than {0.bound:g}, in {0.at}"),
+        ]

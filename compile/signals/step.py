@@ -19,10 +19,11 @@ from arlo.compile.spec import GRAPH, WEIGHTS
 from arlo.compile.steps.cleanup import TOOLS, Graph
 from arlo.compile.steps.export import outputs_of
 from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.verify.answers import plain_rows
 from arlo.compile.verify.stand_in import open_stand_in
 from arlo.errors import CompileError, ConfigError
 
-_ROWS, _TOKENS, _REAL = 2, 9, 6  # of the batch that is tried; the second row is padded behind `_REAL` tokens
+_TOKENS, _REAL = 9, 6  # of the two rows that are tried; the second one is padded
 _INEXACT = 0.02  # bf16 is that far from the sum
 
 
@@ -97,13 +98,8 @@ def _tried(folder: Path, model: SourceModel, *, summed: int, of: int, precision:
     """The number of heads, derived from the sums of the first row, which has no padding; the second row checks it."""
     import numpy as np
 
-    pad = model.inputs[0].pad_value
-    mask = np.ones((_ROWS, _TOKENS), np.int64)
-    mask[1, _REAL:] = 0
-    feed = {
-        tensor.name: {"mask": mask, "ids": np.where(mask == 1, pad + 1, pad)}.get(tensor.role, np.zeros_like(mask))
-        for tensor in model.inputs
-    }
+    feed = plain_rows(model.inputs, (_TOKENS, _REAL))
+    mask = feed["attention_mask"]
     try:
         found = open_stand_in(folder / GRAPH, folder / WEIGHTS, threads=1).run(feed, [IMPORTANCE])[IMPORTANCE]
     except Exception as error:  # ONNX Runtime raises its own kinds

@@ -22,9 +22,9 @@ from arlo.compile.engines.interface import Engine
 from arlo.compile.job import Job
 from arlo.compile.lengths.measure import dynamic_engine, quickest
 from arlo.compile.options import CompileOptions
-from arlo.compile.steps.verify import pad_rows
 from arlo.errors import ConfigError
 from arlo.planning.lengths.batches import MOST_ROWS, BatchChoice, Memory, choose_batches, measure_on
+from arlo.profiler import LatencyProfile
 
 _LONGEST_S = 1.0  # of one batch; what takes longer is not doubled
 
@@ -47,13 +47,13 @@ def batches_step(job: Job, lengths: Sequence[int]) -> Entry:
         points = _of_profile(job.options.latency_profile, lengths)
         parts: dict[str, Any] = {"points": points}
         return job.cache.step("batches", parts, lambda _: {"points": points, "weights_mb": None, "token_mb": None})
-    engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
+    engine, output = job.engine, job.outputs[0].name
     spec, built = dynamic_engine(job, lengths[-1])
     parts = {
         "engine": built.files,
         "lengths": list(lengths),
         "output": output,
-        "device": [engine.device(), threads],
+        "device": job.device,
         "tools": engine.versions(),
         "code": [
             code_version("steps/batches", "lengths/measure"),
@@ -63,16 +63,15 @@ def batches_step(job: Job, lengths: Sequence[int]) -> Entry:
 
     def make(_: object) -> dict[str, Any]:
         used = engine.memory_used()
-        runner = engine.open(built.folder, spec, threads=threads)
+        runner = engine.open(built.folder, spec, threads=job.threads)
         opened = engine.memory_used()
-        own_time = engine.settings.device == "cpu" and threads == 1
+        own_time = engine.settings.device == "cpu" and job.threads == 1
         points: list[tuple[int, int, float]] = []
         for length in lengths:
             here: list[tuple[int, float]] = []
             while not here or (measure_on(here) and here[-1][1] < _LONGEST_S * 1e6):
                 rows = 2 * here[-1][0] if here else 1
-                given = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(rows)], length)
-                took_s, _ = quickest(runner, given, output, own_time=own_time)
+                took_s, _ = quickest(runner, job.rows(length, rows), output, own_time=own_time)
                 here.append((rows, took_s * 1e6))
             points += [(length, rows, us) for rows, us in here]
         tokens = max(length * rows for length, rows, _ in points)
@@ -104,8 +103,6 @@ def _memory(weights: int | None, before: int | None, after: int | None, tokens: 
 
 
 def _of_profile(path: Path, lengths: Sequence[int]) -> list[list[float]]:
-    from arlo.profiler import LatencyProfile  # brings gRPC, which a build has no other use for
-
     runtimes = LatencyProfile.load(path).runtimes
     static = [runtime for runtime in runtimes if not runtime.dynamic]
     table = LatencyTable.from_us(

@@ -55,7 +55,7 @@ def _clean(source: Path, folder: Path) -> dict[str, Any]:
         link_or_copy(source / WEIGHTS, folder / WEIGHTS)
         graph.write(folder / GRAPH)
     else:
-        graph.write_with_weights(folder)
+        write_with_weights(graph.model, folder)
     return {"nodes_before": before, "nodes_after": len(graph.model.graph), "weights_linked": linked}
 
 
@@ -100,24 +100,25 @@ class Graph:
         for value in self.model.graph.initializers.values():
             if id(value.const_value) in self._on_disk:
                 value.const_value = self._on_disk[id(value.const_value)][1]
-        self._write(onnx_ir.serde.serialize_model(self.model), path)
+        _write(onnx_ir.serde.serialize_model(self.model), path)
 
-    def write_with_weights(self, folder: Path) -> None:
-        """Write the graph and a new file of weights."""
-        import onnx
-        import onnx_ir
 
-        path = folder / GRAPH
-        onnx_ir.save(self.model, path, external_data=WEIGHTS, size_threshold_bytes=_INLINE_BYTES)
-        if not (folder / WEIGHTS).exists():  # a model with no large weight at all
-            (folder / WEIGHTS).touch()
-        self._write(onnx.load(str(path), load_external_data=False), path)
+def write_with_weights(model: onnx_ir.Model, folder: Path) -> None:
+    """Write a graph and a new file of its weights."""
+    import onnx
+    import onnx_ir
 
-    @staticmethod
-    def _write(proto: Any, path: Path) -> None:
-        # Inferred shapes name the free axes; fixing an axis would contradict them, and the engines infer them anyhow.
-        proto.graph.ClearField("value_info")
-        path.write_bytes(proto.SerializeToString())
+    path = folder / GRAPH
+    onnx_ir.save(model, path, external_data=WEIGHTS, size_threshold_bytes=_INLINE_BYTES)
+    if not (folder / WEIGHTS).exists():  # a model with no large weight at all
+        (folder / WEIGHTS).touch()
+    _write(onnx.load(str(path), load_external_data=False), path)
+
+
+def _write(proto: Any, path: Path) -> None:
+    # Inferred shapes name the free axes; fixing an axis would contradict them, and the engines infer them anyhow.
+    proto.graph.ClearField("value_info")
+    path.write_bytes(proto.SerializeToString())
 
 
 def simplify(model: onnx_ir.Model, *, weights: bool) -> None:

@@ -13,20 +13,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from arlo.catalog.manifest import InputTensor, OutputTensor
-from arlo.catalog.tensors import sample
 from arlo.compile.cache import Cache, Entry, code_version, tool_versions
 from arlo.compile.engines.interface import Precision
 from arlo.compile.layers import torch_layers
 from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
-from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS
+from arlo.compile.spec import GRAPH, ROWS, TOKENS, axes_of
+from arlo.compile.steps.cleanup import write_with_weights
 from arlo.compile.steps.export_precision import prepare_model
 from arlo.compile.steps.resolve import SourceModel
 from arlo.compile.steps.resolve_onnx import ANSWER_SPAN
+from arlo.compile.verify.answers import plain_rows
 from arlo.errors import CompileError
 
 if TYPE_CHECKING:
@@ -85,12 +84,14 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
         return {"outputs": normalise_onnx(model, precision, folder), "notes": []}
     with known_noise_silenced() as notes:
         import torch
+        from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
         # Plain ("eager") attention exports to a smaller graph that ONNX Runtime runs faster than that of the fused one.
         original = load_original(model, attention="eager")
         prepare_model(original, precision)
         wrapper = _wrap(model, original)
-        inputs = _example(model, wrapper.input_names)
+        # Two rows of nine tokens, one padded: sizes that no other axis of the model has by chance.
+        inputs = [torch.from_numpy(array) for array in plain_rows(model.inputs, (9, 6)).values()]
         axes: dict[int, Any] = {0: torch.export.Dim(ROWS)}
         if model.row_length is None:
             axes[1] = torch.export.Dim(TOKENS, max=model.positions)
@@ -105,9 +106,9 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
         )
         with torch.inference_mode():
             shapes = [tuple(answer.shape) for answer in wrapper(*inputs)]
-        program.save(str(folder / GRAPH), external_data=True)
+        ClearMetadataAndDocStringPass()(program.model)  # debug data is nine tenths of the graph
+        write_with_weights(program.model, folder)
         del program, wrapper, original
-        _tidy(folder)
     outputs = [describe_output(name, shape) for name, shape in zip(_output_names(model), shapes, strict=True)]
     _check_graph(folder / GRAPH, model.inputs, [output["name"] for output in outputs])
     return {"outputs": outputs, "notes": notes}
@@ -183,19 +184,6 @@ def _wrap(model: SourceModel, original: Any) -> Any:
     return Wrapper().eval()
 
 
-def _example(model: SourceModel, names: list[str]) -> list[torch.Tensor]:
-    """Two rows of nine tokens, the second one padded: sizes that no other axis of the model has by chance."""
-    import torch
-
-    if model.row_length is not None:
-        return [torch.from_numpy(np.stack([sample(tensor, (row,)) for row in range(2)])) for tensor in model.inputs]
-    pad = model.inputs[0].pad_value
-    ids = torch.full((2, 9), pad + 1, dtype=torch.int64)
-    mask = torch.ones_like(ids)
-    ids[1, 6:], mask[1, 6:] = pad, 0
-    return [{"input_ids": ids, "attention_mask": mask}.get(name, torch.zeros_like(ids)) for name in names]
-
-
 def describe_output(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """The fields of OutputTensor for an output whose shape for two rows this is."""
     token_level = len(shape) == 3 or name in ANSWER_SPAN
@@ -207,28 +195,6 @@ def describe_output(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def _tidy(folder: Path) -> None:
-    """Name the weights file, and drop the exporter's debug data, which is nine tenths of the graph."""
-    import onnx
-
-    graph_path = folder / GRAPH
-    (folder / f"{GRAPH}.data").rename(folder / WEIGHTS)
-    proto = onnx.load(str(graph_path), load_external_data=False)
-    for tensor in proto.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = WEIGHTS
-    for node in proto.graph.node:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-    for container in (proto, proto.graph, *proto.graph.initializer, *proto.graph.input, *proto.graph.output):
-        container.ClearField("metadata_props")
-        container.ClearField("doc_string")
-    # Inferred shapes name both axes; fixing an axis would contradict them, and the runtime infers them anyhow.
-    proto.graph.ClearField("value_info")
-    graph_path.write_bytes(proto.SerializeToString())
-
-
 def _check_graph(path: Path, inputs: Sequence[InputTensor], outputs: list[str]) -> None:
     import onnx
 
@@ -237,6 +203,7 @@ def _check_graph(path: Path, inputs: Sequence[InputTensor], outputs: list[str]) 
         if [value.name for value in values] != wanted:
             raise CompileError(f"export: the graph has {[value.name for value in values]} where {wanted} were expected")
     for tensor, value in zip(inputs, graph.input, strict=True):
-        axes = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        if axes != [ROWS, *(tensor.dims if tensor.role == "tensor" else [TOKENS])]:
-            raise CompileError(f"export: the axes of {value.name} came out as {axes}: the model fixes its input shape")
+        if axes_of(value) != [ROWS, *(tensor.dims if tensor.role == "tensor" else [TOKENS])]:
+            raise CompileError(
+                f"export: the axes of {value.name} came out as {axes_of(value)}: the model fixes its input shape"
+            )

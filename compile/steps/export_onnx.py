@@ -9,15 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.catalog.tensors import sample
 from arlo.compile.engines.interface import Precision
 from arlo.compile.layers import graph_layers
 from arlo.compile.pooling import pool_graph
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import GRAPH, ROWS, TOKENS
-from arlo.compile.steps.cleanup import Graph
+from arlo.compile.steps.cleanup import Graph, write_with_weights
+from arlo.compile.steps.export import describe_output
 from arlo.compile.steps.resolve import POOLER, SourceModel
 from arlo.compile.steps.resolve_onnx import ANSWER_SPAN, Described, describe
+from arlo.compile.verify.answers import plain_rows
 from arlo.errors import CompileError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def normalise_onnx(model: SourceModel, precision: Precision, folder: Path) -> li
         _append_pooling(graph.model, model, names[-1])
         names.insert(0, SENTENCE)
     graph.model.ir_version = min(graph.model.ir_version or _IR_VERSION, _IR_VERSION)
-    graph.write_with_weights(folder)
+    write_with_weights(graph.model, folder)
     return _name_axes(folder / GRAPH, model, names, found.fixed_rows, found.fixed_tokens)
 
 
@@ -155,7 +156,7 @@ def _keep_outputs(model: onnx_ir.Model, names: list[str]) -> None:
     """Keep only these outputs, in this order, in float32."""
     import onnx_ir
 
-    graph = model.graph
+    graph, tape = model.graph, onnx_ir.tape.Tape(model.graph)
     by_name = {value.name: value for value in graph.outputs}
     graph.outputs.clear()
     for name in names:
@@ -163,13 +164,10 @@ def _keep_outputs(model: onnx_ir.Model, names: list[str]) -> None:
         if value.dtype == onnx_ir.DataType.FLOAT:
             graph.outputs.append(value)
             continue
-        node = onnx_ir.Node(
-            "", "Cast", [value], [onnx_ir.AttrInt64("to", int(onnx_ir.DataType.FLOAT))], name=f"cast_{name}"
-        )
         value.name = f"{name}_before_cast"
-        node.outputs[0].name, node.outputs[0].dtype, node.outputs[0].shape = name, onnx_ir.DataType.FLOAT, value.shape
-        graph.append(node)
-        graph.outputs.append(node.outputs[0])
+        cast = tape.op("Cast", [value], {"to": int(onnx_ir.DataType.FLOAT)})
+        cast.name, cast.dtype, cast.shape = name, onnx_ir.DataType.FLOAT, value.shape
+        graph.outputs.append(cast)
 
 
 def _append_pooling(model: onnx_ir.Model, source: SourceModel, hidden_name: str) -> None:
@@ -200,22 +198,17 @@ def _name_axes(
     described = []
     proto = onnx.load(str(path), load_external_data=False)
     for value, name in zip(proto.graph.output, names, strict=True):
-        token_level = len(seen[name]) == 3 or name in ANSWER_SPAN
+        output = describe_output(name, seen[name])
+        token_level = output["token_level"]
         for (row_count, length), shape in ((first, seen[name]), (second, again[name])):
             if shape[: 1 + token_level] != (row_count, length)[: 1 + token_level]:
                 raise CompileError(
                     f"export: {source.onnx} gives {name} as {list(shape)} for {row_count} rows of {length} tokens: it "
                     "was exported for one shape; export it again with free axes (dynamic_axes)"
                 )
-        dims = list(seen[name][1 + token_level :])
-        del value.type.tensor_type.shape.dim[:]
-        for axis in ([rows or ROWS, tokens or TOKENS] if token_level else [rows or ROWS]) + dims:
-            entry = value.type.tensor_type.shape.dim.add()
-            if isinstance(axis, str):
-                entry.dim_param = axis
-            else:
-                entry.dim_value = axis
-        described.append({"name": name, "datatype": "FP32", "token_level": token_level, "dims": dims})
+        axes = [rows or ROWS, *([tokens or TOKENS] if token_level else []), *output["dims"]]
+        value.CopyFrom(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, axes))
+        described.append(output)
     proto.graph.ClearField("value_info")
     path.write_bytes(proto.SerializeToString())
     return described
@@ -223,17 +216,9 @@ def _name_axes(
 
 def _shapes(path: Path, source: SourceModel, rows: int, tokens: int) -> dict[str, tuple[int, ...]]:
     """Shapes of the outputs for an input of that size, as ONNX Runtime computes them."""
-    import numpy as np
-
     from arlo.templates.onnxruntime.session import open_session
 
-    shape = (rows, tokens)
-    feed = {
-        tensor.name: np.stack([sample(tensor, (row,)) for row in range(rows)])
-        if tensor.role == "tensor"
-        else np.full(shape, {"mask": 1, "ids": source.inputs[0].pad_value + 1}.get(tensor.role, 0), np.int64)
-        for tensor in source.inputs
-    }
+    feed = plain_rows(source.inputs, (tokens,) * rows)
     try:
         session = open_session(path, 1)
         answers = session.run(None, feed)

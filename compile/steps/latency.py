@@ -26,7 +26,6 @@ from arlo.compile.job import Job
 from arlo.compile.lengths.measure import cpu_s
 from arlo.compile.repository.triton_config import model_code
 from arlo.compile.spec import RuntimeSpec
-from arlo.compile.steps.verify import pad_rows
 from arlo.profiler.points import default_batches
 
 _REPETITIONS = 9
@@ -70,29 +69,27 @@ def latency_step(
     of the build (`lengths`) and at some short ones, between which its time is read off. Only the first output is
     computed, as Triton computes only what a client asks for.
     """
-    engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
+    engine, output = job.engine, job.outputs[0].name
     measured = sorted({*lengths, *_SHORT} & {*range(spec.max_length + 1)}) if spec.dynamic else [spec.max_length]
-    device = f"{engine.device()}, {threads} thread{'s' if threads > 1 else ''}"
     parts = {
         "engine": built.files,
         "serving": dict(engine.serving(spec).parameters),
         "lengths": measured,
         "batches": default_batches(spec.max_batch),
         "output": output,
-        "device": device,
+        "device": job.device,
         "tools": engine.versions(),
         "code": [code_version("steps/latency"), *map(job.cache.hash, model_code(engine.serving(spec).template))],
     }
 
     def make(_: object) -> dict[str, Any]:
         used = engine.memory_used()
-        runner = engine.open(built.folder, spec, threads=threads)
+        runner = engine.open(built.folder, spec, threads=job.threads)
         found: dict[tuple[int, int], tuple[int, float]] = {}  # microseconds, share of a core
 
         def take(point: tuple[int, int]) -> None:
             length, batch = point
-            rows = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(batch)], length)
-            latency_s, core = _measure(runner, rows, output)
+            latency_s, core = _measure(runner, job.rows(length, batch), output)
             now = (max(1, round(latency_s * 1e6)), core)
             found[point] = min(now, found.get(point, now))
 
@@ -114,7 +111,7 @@ def latency_step(
         return {
             "points": [[*point, us] for point, (us, _) in found.items()],
             "cores": [core for _, core in found.values()],
-            "device": device,
+            "device": job.device,
             "memory_mb": taken,
         }
 

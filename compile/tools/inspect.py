@@ -6,11 +6,11 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.catalog.manifest import Recommendation, Runtime, Verification
+from arlo.catalog.manifest import Runtime, Verification
 from arlo.compile.repository.inspect import (
     FileProblem,
     Inspection,
@@ -22,6 +22,9 @@ from arlo.compile.repository.inspect import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+    Say = Callable[..., None]
 
 _DESCRIPTION = """Explain a repository: the model, what goes in and comes out, each runtime with its engine, size,
 exactness and speed, what Triton will make of it, what is recommended on the device that it was
@@ -36,7 +39,6 @@ Exit code 1 when Triton's configuration differs from the manifest, or --check fi
 damaged (files that the manifest does not list are named, and no failure); 2 when there is no
 repository, or it is of an older format."""
 
-_NAME_WIDTH = 12
 _BATCHES = 4  # whose time is shown
 _SHOWN = 10  # files of one kind that are named
 
@@ -94,12 +96,12 @@ def as_dict(found: Inspection, problems: Sequence[FileProblem] | None) -> dict[s
 def show(found: Inspection, problems: Sequence[FileProblem] | None, console: Console) -> None:
     """Print it for people."""
     _head(found, console)
-    _runtimes(found, console)
-    _exactness(found, console)
-    _triton(found, console)
-    _advice(found, console)
+    _runtimes(found, _section(console, "runtimes"))
+    _exactness(found, _section(console, "exactness"))
+    _triton(found, _section(console, "in Triton"))
+    _advice(found, _section(console, "recommended"))
     if problems is not None:
-        _files(found, problems, console)
+        _files(found, problems, _section(console, "files"))
     say = _section(console, "next")
     for step in found.next_steps:
         say(step)
@@ -111,41 +113,36 @@ def show(found: Inspection, problems: Sequence[FileProblem] | None, console: Con
 def _head(found: Inspection, console: Console) -> None:
     manifest = found.manifest
     console.print(f"[bold]{_safe(manifest.model)}[/]  {_safe(manifest.task)}, {len(manifest.runtimes)} runtime(s)")
-    rows = [("repository", f"{found.repository}  ({_size(found.bytes)} in {found.files} files)")]
-    rows.append(("source", manifest.source))
-    optional = " (optional)"
-    takes = ", ".join(f"{t.name}{optional if t.optional else ''}" for t in manifest.inputs)
+    takes = ", ".join(f"{tensor.name}{' (optional)' * tensor.optional}" for tensor in manifest.inputs)
     types = "/".join(sorted({tensor.datatype for tensor in manifest.inputs}))
-    rows.append(("takes", f"{takes}: {types} [rows, tokens]"))
-    for index, output in enumerate(manifest.outputs):
+    answers = []
+    for output in manifest.outputs:
         shape = ", ".join(["rows", *(["tokens"] if output.token_level else []), *map(str, output.dims)])
-        asked = ", on request" if output.on_request else ""
-        rows.append(("answers" if not index else "", f"{output.name}: {output.datatype} [{shape}]{asked}"))
-    rows.append(("tokenizer", manifest.tokenizer or "none: clients send token ids"))
-    if manifest.tools:
-        rows.append(("built with", ", ".join(f"{name} {version}" for name, version in sorted(manifest.tools.items()))))
-    for name, text in rows:
-        _row(console, name, text)
+        answers.append(f"{output.name}: {output.datatype} [{shape}]{', on request' * output.on_request}")
+    tools = ", ".join(f"{name} {version}" for name, version in sorted(manifest.tools.items()))
+    grid = _table("  name", "text")
+    grid.show_header = False
+    grid.columns[1].justify, grid.columns[1].no_wrap, grid.columns[1].overflow = "left", False, "fold"
+    for name, text in (
+        ("repository", f"{found.repository}  ({_size(found.bytes)} in {found.files} files)"),
+        ("source", manifest.source),
+        ("takes", f"{takes}: {types} [rows, tokens]"),
+        *(("" if index else "answers", text) for index, text in enumerate(answers)),
+        ("tokenizer", manifest.tokenizer or "none: clients send token ids"),
+        *([("built with", tools)] if tools else []),
+    ):
+        grid.add_row(f"  {name}", _safe(text))
+    console.print(grid)
 
 
-def _runtimes(found: Inspection, console: Console) -> None:
-    from rich.table import Table
-
-    say = _section(console, "runtimes")
-    groups: dict[str, list[str]] = {}
-    for each in found.runtimes:
-        groups.setdefault(_engine(each.runtime), []).append(each.runtime.name)
-    for engine, names in groups.items():
-        say(engine if len(groups) == 1 else f"{engine}: {', '.join(names)}")
-    batches = _some_batches(sorted({p.batch for each in found.runtimes for p in _full(each.runtime)}))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("  name", no_wrap=True)
+def _runtimes(found: Inspection, say: Say) -> None:
+    every = [each.runtime for each in found.runtimes]
+    _grouped(say, ((_engine(runtime), runtime.name) for runtime in every))
+    batches = _some_batches(sorted({point.batch for runtime in every for point in _full(runtime)}))
     rows = (f"{'' if index else 'rows:'}\n{batch}" for index, batch in enumerate(batches))
-    loads = ["load"] if any(each.runtime.load_ms is not None for each in found.runtimes) else []
-    for title in ("tokens", "size", "memory", *loads, "difference", *rows):
-        table.add_column(title, justify="right", no_wrap=True)
-    for each in found.runtimes:
-        runtime = each.runtime
+    loads = ["load"] if any(runtime.load_ms is not None for runtime in every) else []
+    table = _table("  name", "tokens", "size", "memory", *loads, "difference", *rows)
+    for each, runtime in zip(found.runtimes, every, strict=True):
         times = {point.batch: point.latency_us for point in _full(runtime)}
         table.add_row(
             f"  {_safe(runtime.name)}",
@@ -154,38 +151,38 @@ def _runtimes(found: Inspection, console: Console) -> None:
             "-" if runtime.memory_mb is None else _size(runtime.memory_mb * 10**6),
             *("-" if runtime.load_ms is None else f"{runtime.load_ms / 1000:.2g} s" for _ in loads),
             _exact(runtime.verification),
-            *(_short_ms(times[batch]) if batch in times else "-" for batch in batches),
+            *(_ms(times.get(batch)) for batch in batches),
         )
-    console.print(table)
-    shared = max((each.shared_bytes for each in found.runtimes), default=0)
-    if shared:
+    say(table)
+    if shared := max((each.shared_bytes for each in found.runtimes), default=0):
         say(f"size: without {_size(shared)} that runtimes share (hard links)")
-    memory = bundle_memory_mb(found.manifest)
-    if memory is not None:
-        static = sum(not each.runtime.dynamic for each in found.runtimes)
+    options = found.manifest.options
+    for choice in options.get("batches", ()):
+        say(f"batches of {choice['length']} tokens: up to {choice['rows']} row(s); {choice['why']}")
+    if (memory := bundle_memory_mb(found.manifest)) is not None:
+        limit = options.get("memory_mb")
         say(
-            f"memory: once opened, with a full batch; all {static} static ones on one worker: "
-            f"{_size(memory * 10**6)}, and Triton's processes"
+            f"memory: once opened, with a full batch; all {sum(not runtime.dynamic for runtime in every)} static ones "
+            f"on one worker: {_size(memory * 10**6)}, and Triton's processes"
+            + (f". That is more than the {limit} MB of --memory-mb" if limit and memory > limit else "")
         )
     if loads:
         say("load: until a worker had loaded it, through Triton; a plan weighs it against what a move gains")
-    devices = sorted({each.runtime.device for each in found.runtimes if each.runtime.latency})
-    if devices:
+    if devices := sorted({runtime.device for runtime in every if runtime.latency}):
         say(f"rows: ms of a batch of full length, measured on {'; '.join(devices)}")
-    unmeasured = [each.runtime.name for each in found.runtimes if not each.runtime.latency]
-    if unmeasured:
+    if unmeasured := [runtime.name for runtime in every if not runtime.latency]:
         say(f"no latency was measured of {_some(unmeasured)}: no device at hand ran the engine")
 
 
-def _exactness(found: Inspection, console: Console) -> None:
-    say = _section(console, "exactness")
-    verified = [each.runtime.verification for each in found.runtimes if each.runtime.verification is not None]
-    wrong = [e.runtime.name for e in found.runtimes if not e.runtime.verification and e.runtime.engine != "emulated"]
+def _exactness(found: Inspection, say: Say) -> None:
+    every = [each.runtime for each in found.runtimes]
+    verified = [runtime.verification for runtime in every if runtime.verification is not None]
+    wrong = [runtime.name for runtime in every if not runtime.verification and runtime.engine != "emulated"]
     if wrong:
-        say(f"[red]not verified, {_some(wrong)}: `arlo compile verify` found them wrong[/]", markup=True)
+        say(f"not verified, {_some(wrong)}: `arlo compile verify` found them wrong", "red")
+    elif not verified:
+        say("not verified: these runtimes were not built from a model")
     if not verified:
-        if not wrong:
-            say("not verified: these runtimes were not built from a model")
         return
     rows = sorted({each.rows for each in verified})
     ran_on = sorted({each.ran_on for each in verified if each.ran_on})
@@ -195,84 +192,54 @@ def _exactness(found: Inspection, console: Console) -> None:
         f"largest difference {max(v.max_abs_diff for v in verified):.1e}; another padding or other rows beside "
         f"it change an answer by at most {max(v.padding_diff for v in verified):.1e}"
     )
-    cosines = [v.cosine for v in verified if v.cosine is not None]
-    labels = [v.agreement for v in verified if v.agreement is not None]
-    if cosines:
+    if cosines := [v.cosine for v in verified if v.cosine is not None]:
         say(f"lowest cosine {_down(min(cosines))}")
-    if labels:
+    if labels := [v.agreement for v in verified if v.agreement is not None]:
         say(f"labels that are the same: {_down(min(labels) * 100)} %")
-    stood_in = [
-        e.runtime.name for e in found.runtimes if e.runtime.verification and not e.runtime.verification.engine_ran
-    ]
-    if stood_in:
-        say(
-            f"[yellow]*: the engines of {_some(stood_in)} were not run: no device here does; their graphs were[/]",
-            markup=True,
-        )
+    if stood_in := [runtime.name for runtime in every if runtime.verification and not runtime.verification.engine_ran]:
+        say(f"*: the engines of {_some(stood_in)} were not run: no device here does; their graphs were", "yellow")
 
 
-def _triton(found: Inspection, console: Console) -> None:
-    say = _section(console, "in Triton")
-    groups: dict[str, list[str]] = {}
-    for each in found.runtimes:
-        groups.setdefault(_summary(each), []).append(each.runtime.name)
-    for text, names in groups.items():
-        say(text if len(groups) == 1 else f"{text}: {', '.join(names)}")
+def _triton(found: Inspection, say: Say) -> None:
+    _grouped(say, ((_summary(each), each.runtime.name) for each in found.runtimes))
     if not found.disagreements:
-        say("[green]every config.pbtxt agrees with the manifest[/]", markup=True)
+        say("every config.pbtxt agrees with the manifest", "green")
     for text in found.disagreements:
-        say(f"[red]{_safe(text)}[/]", markup=True)
+        say(text, "red")
 
 
-def _advice(found: Inspection, console: Console) -> None:
+def _advice(found: Inspection, say: Say) -> None:
     from arlo.planning.lengths.advice import missing
 
-    say = _section(console, "recommended")
     advice = found.manifest.recommendation
     if advice is None:
-        why = missing(found.manifest) or "nothing was compared"
-        say(f"nothing: {why}")
+        say(f"nothing: {missing(found.manifest) or 'nothing was compared'}")
         return
     kind = "a static runtime per length" if advice.serve == "static" else "the dynamic runtime"
-    say(f"[bold]{kind}[/], on {_safe(advice.device)}", markup=True)
+    say(f"{kind}, on {advice.device}", "bold")
     say(advice.why)
-    console.print(_compared(advice))
-
-
-def _compared(advice: Recommendation) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("  one row, ms", no_wrap=True)
-    for title in ("static", "dynamic", "padded", "dynamic / static"):
-        table.add_column(title, justify="right", no_wrap=True)
-
-    def ratio(static: float | None, dynamic: float | None) -> str:
-        return "-" if not static or dynamic is None else f"{dynamic / static:.2f}"
-
-    for row in advice.compared:
-        times = (_ms(row.static_us), _ms(row.dynamic_us), _ms(row.padded_us))
-        table.add_row(f"  {row.length} tokens", *times, ratio(row.static_us, row.dynamic_us))
+    table = _table("  one row, ms", "static", "dynamic", "padded", "dynamic / static")
     mean = advice.mean_us
-    times = (_ms(mean.get("static")), _ms(mean.get("dynamic")), _ms(mean.get("padded")))
-    table.add_row("  mean of the traffic", *times, ratio(mean.get("static"), mean.get("dynamic")), style="bold")
-    if "profiles" in mean:
-        table.add_row("  several profiles", "", _ms(mean["profiles"]), "", ratio(mean.get("static"), mean["profiles"]))
-    return table
+    for name, static, dynamic, padded in (
+        *((f"{row.length} tokens", row.static_us, row.dynamic_us, row.padded_us) for row in advice.compared),
+        ("mean of the traffic", mean.get("static"), mean.get("dynamic"), mean.get("padded")),
+        *([("several profiles", None, mean["profiles"], None)] if "profiles" in mean else []),
+    ):
+        base = mean.get("static") if name == "several profiles" else static
+        ratio = "-" if not base or dynamic is None else f"{dynamic / base:.2f}"
+        table.add_row(f"  {name}", _ms(static), _ms(dynamic), _ms(padded), ratio)
+    say(table)
 
 
-def _files(found: Inspection, problems: Sequence[FileProblem], console: Console) -> None:
-    say = _section(console, "files")
-    listed = sum(len(each.runtime.files) for each in found.runtimes)
+def _files(found: Inspection, problems: Sequence[FileProblem], say: Say) -> None:
     bad = [each for each in problems if each.problem != "extra"]
     if not bad:
-        say(f"[green]all {listed} files are what the manifest says[/]", markup=True)
+        say(f"all {sum(len(each.runtime.files) for each in found.runtimes)} files are what the manifest says", "green")
     for kind, colour in (("missing", "red"), ("damaged", "red"), ("extra", "yellow")):
         paths = [each.path for each in problems if each.problem == kind]
-        for path in paths[:_SHOWN]:
-            say(f"[{colour}]{kind}[/]  {_safe(path)}", markup=True)
-        if len(paths) > _SHOWN:
-            say(f"[{colour}]{kind}[/]  and {len(paths) - _SHOWN} more", markup=True)
+        more = [f"and {len(paths) - _SHOWN} more"] if len(paths) > _SHOWN else []
+        for path in paths[:_SHOWN] + more:
+            say(f"{kind}  {path}", colour)
     if bad:
         say("build the repository again with `arlo compile`")
 
@@ -298,14 +265,12 @@ def _summary(found: RuntimeFound) -> str:
     if triton is None:
         return "no configuration"
     kind = {"AUTO": "where Triton sees fit", "MODEL": "where the model says"}.get(triton.kind, f"on the {triton.kind}")
-    parts = [f"backend {triton.backend}", f"{triton.instances} instance(s) {kind}"]
+    rows = f"up to {triton.max_batch_size} rows"
+    batching = f"{rows} a request" if triton.max_batch_size > 1 else "one row a request"
+    warm_up = f"{triton.warmups} warm-up request(s)" if triton.warmups else "no warm-up"
     if triton.batching:
-        parts.append(f"dynamic batching up to {triton.max_batch_size} rows")
-    else:
-        rows = f"up to {triton.max_batch_size} rows" if triton.max_batch_size > 1 else "one row"
-        parts.append(f"{rows} a request")
-    parts.append(f"{triton.warmups} warm-up request(s)" if triton.warmups else "no warm-up")
-    return ", ".join(parts)
+        batching = f"dynamic batching {rows}"
+    return f"backend {triton.backend}, {triton.instances} instance(s) {kind}, {batching}, {warm_up}"
 
 
 def _exact(verification: Verification | None) -> str:
@@ -330,10 +295,8 @@ def _down(value: float) -> str:
 
 
 def _ms(value_us: float | None) -> str:
-    return "-" if value_us is None else f"{value_us / 1000:.2f}"
-
-
-def _short_ms(value_us: float) -> str:
+    if value_us is None:
+        return "-"
     value = value_us / 1000
     return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
@@ -356,24 +319,34 @@ def _safe(text: str) -> str:
     return escape(text)
 
 
-def _section(console: Console, title: str) -> Callable[..., None]:
-    """Print a title and return a function that prints lines below it, indented and wrapped at words."""
-    console.print(f"\n[bold]{title}[/]")
+def _table(first: str, *titles: str) -> Table:
+    from rich.table import Table
 
-    def say(text: str, *, markup: bool = False) -> None:
-        _wrapped(console, "  ", text if markup else _safe(text))
-
-    return say
-
-
-def _row(console: Console, name: str, text: str) -> None:
-    _wrapped(console, f"  {name:<{_NAME_WIDTH}}", _safe(text))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
 
 
-def _wrapped(console: Console, first: str, markup: str) -> None:
+def _grouped(say: Say, named: Iterable[tuple[str, str]]) -> None:
+    """Say each text once, with the names of its runtimes where there are several texts."""
+    groups: dict[str, list[str]] = {}
+    for text, name in named:
+        groups.setdefault(text, []).append(name)
+    for text, names in groups.items():
+        say(text if len(groups) == 1 else f"{text}: {', '.join(names)}")
+
+
+def _section(console: Console, title: str) -> Say:
+    """Print a title and return a function that prints tables and texts below it; a text has a style, is indented and is
+    wrapped at words."""
+    from rich.padding import Padding
     from rich.text import Text
 
-    for line in Text.from_markup(markup).wrap(console, max(20, console.width - len(first))):
-        line.rstrip()
-        console.print(Text.assemble(first, line))
-        first = " " * len(first)
+    console.print(f"\n[bold]{title}[/]")
+
+    def say(what: str | Table, style: str = "") -> None:
+        console.print(Padding(Text(what, style), (0, 0, 0, 2), expand=False) if isinstance(what, str) else what)
+
+    return say

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from arlo.catalog.manifest import Manifest, Runtime, Verification
-from arlo.clock import monotonic_s
 from arlo.compile.cache import Hasher
 from arlo.compile.engines.interface import Engine, EngineSettings, Kind, Precision, get_engine
 from arlo.compile.progress import Progress, Reporter
@@ -33,6 +32,15 @@ _EPILOG = """examples:
 Files are compared with the hashes in the manifest first. Exit code 4 when a runtime is damaged or not exact;
 the others are verified and written all the same, and the manifest says of the failed one that it is not verified.
 3 when nothing here runs the engines."""
+
+_COLUMNS = {
+    "rows": "texts",
+    "max_abs_diff": "largest difference",
+    "padding_diff": "by padding",
+    "cosine": "cosine",
+    "agreement": "labels",
+    "flipped": "other merge",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,24 +124,45 @@ def verify_repository(
                 f"{runtime.name} is an engine of {runtime.engine} and cannot be run here: {cannot}. "
                 "Copy the repository to the machine that shall serve it, and verify it there"
             )
-    digest = manifest.options.get("reference_sha256")
-    if digest and (repository / FILE_NAME).is_file() and hasher.file(repository / FILE_NAME) != digest:
-        raise ConfigError(f"{repository / FILE_NAME} is not the file that the build wrote: copy the repository again")
-    rows = load(repository / FILE_NAME, manifest.outputs)
+    rows = _reference(repository, manifest, hasher)
+
+    def verified(runtime: Runtime) -> Verification:
+        damaged = [path for path, sha256 in runtime.files.items() if _digest(repository / path, hasher) != sha256]
+        if damaged:
+            raise CompileError(
+                f"missing or damaged: {', '.join(damaged)}: copy the repository again, or build it again"
+            )
+        engine, spec = engines[runtime.name], RuntimeSpec.of(runtime)
+        subject = Subject(
+            runner=engine.open(repository / runtime.name / "1", spec, threads=threads),
+            spec=spec,
+            task=manifest.task,
+            precision=runtime.precision,
+            inputs=manifest.inputs,
+            outputs=manifest.outputs,
+            tolerance=tolerance if tolerance is not None else manifest.options.get("tolerance"),
+            importance=manifest.importance,
+            adaptation=manifest.adaptation,
+        )
+        return verify(subject, rows_for(rows, spec), ran_on=engine.device(), engine_ran=True)
+
     outcomes = []
     report = Reporter(progress)
     report.total = len(chosen)
     for runtime in chosen:
-        start_s = monotonic_s()
-        report.began("verify", runtime.name)
-        outcome = _verify(repository, manifest, runtime, engines[runtime.name], rows, hasher, tolerance, threads)
-        outcomes.append(outcome)
-        note = f"largest difference {outcome.verification.max_abs_diff:.1e}" if outcome.verification else "FAILED"
-        report.ended("verify", runtime.name, seconds=monotonic_s() - start_s, cached=False, note=note)
+        with report.timed("verify", runtime.name) as ended:
+            found: Verification | None = None
+            problem = ""
+            try:
+                found = verified(runtime)
+            except CompileError as error:
+                problem = str(error)
+            outcomes.append(Outcome(runtime=runtime, verification=found, problem=problem))
+            ended(False, f"largest difference {found.max_abs_diff:.1e}" if found else "FAILED", "")
     if write:
-        found = {outcome.runtime.name: outcome.verification for outcome in outcomes}
+        by_name = {outcome.runtime.name: outcome.verification for outcome in outcomes}
         runtimes = tuple(
-            dataclasses.replace(runtime, verification=found.get(runtime.name, runtime.verification))
+            dataclasses.replace(runtime, verification=by_name.get(runtime.name, runtime.verification))
             for runtime in manifest.runtimes
         )
         dataclasses.replace(manifest, runtimes=runtimes).save(repository)
@@ -163,43 +192,12 @@ def _engine(manifest: Manifest, runtime: Runtime) -> Engine:
     return get_engine(runtime.engine, settings)
 
 
-def _verify(  # noqa: PLR0917
-    repository: Path,
-    manifest: Manifest,
-    runtime: Runtime,
-    engine: Engine,
-    rows: Sequence[Answered],
-    hasher: Hasher,
-    tolerance: float | None,
-    threads: int,
-) -> Outcome:
-    damaged = [path for path, digest in runtime.files.items() if _digest(repository / path, hasher) != digest]
-    if damaged:
-        problem = f"missing or damaged: {', '.join(damaged)}: copy the repository again, or build it again"
-        return Outcome(runtime=runtime, verification=None, problem=problem)
-    spec = RuntimeSpec(
-        name=runtime.name,
-        max_length=runtime.max_length,
-        max_batch=runtime.max_batch,
-        shape="profiles" if runtime.profiles else "dynamic" if runtime.dynamic else "static",
-        profiles=runtime.profiles,
-    )
-    try:
-        subject = Subject(
-            runner=engine.open(repository / runtime.name / "1", spec, threads=threads),
-            spec=spec,
-            task=manifest.task,
-            precision=runtime.precision,
-            inputs=manifest.inputs,
-            outputs=manifest.outputs,
-            tolerance=tolerance if tolerance is not None else manifest.options.get("tolerance"),
-            importance=manifest.importance,
-            adaptation=manifest.adaptation,
-        )
-        verification = verify(subject, rows_for(rows, spec), ran_on=engine.device(), engine_ran=True)
-    except CompileError as error:
-        return Outcome(runtime=runtime, verification=None, problem=str(error))
-    return Outcome(runtime=runtime, verification=verification)
+def _reference(repository: Path, manifest: Manifest, hasher: Hasher) -> list[Answered]:
+    """The rows that the build kept, with the original's answers."""
+    path, digest = repository / FILE_NAME, manifest.options.get("reference_sha256")
+    if digest and path.is_file() and hasher.file(path) != digest:
+        raise ConfigError(f"{path} is not the file that the build wrote: copy the repository again")
+    return load(path, manifest.outputs)
 
 
 def _digest(path: Path, hasher: Hasher) -> str:
@@ -228,25 +226,13 @@ def _print_table(outcomes: Sequence[Outcome]) -> None:
 
     table = Table(box=box.SIMPLE)
     table.add_column("runtime")
-    flips = any(each.verification is not None and each.verification.flipped is not None for each in outcomes)
-    for title in ("texts", "largest difference", "by padding", "cosine", "labels", *(["other merge"] * flips)):
+    for title in _COLUMNS.values():
         table.add_column(title, justify="right")
     for outcome in outcomes:
-        found = outcome.verification
-        if found is None:
-            table.add_row(outcome.runtime.name, "failed")
-            continue
-        table.add_row(
-            outcome.runtime.name,
-            str(found.rows),
-            f"{found.max_abs_diff:.1e}",
-            f"{found.padding_diff:.1e}",
-            "" if found.cosine is None else f"{found.cosine:.6f}",
-            "" if found.agreement is None else f"{found.agreement:.2%}",
-            *(["" if found.flipped is None else f"{found.flipped:.2%}"] * flips),
-        )
-    console = Console()
+        values = [getattr(outcome.verification, name, None) for name in _COLUMNS]
+        cells = ("" if value is None else f"{value:.6g}" for value in values)
+        table.add_row(outcome.runtime.name, *cells if outcome.verification else ("failed",))
+    console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    ran_on = sorted({outcome.verification.ran_on for outcome in outcomes if outcome.verification})
-    if ran_on:
-        console.print(f"on {', '.join(ran_on)}", highlight=False, soft_wrap=True)
+    if ran_on := sorted({outcome.verification.ran_on for outcome in outcomes if outcome.verification}):
+        console.print(f"on {', '.join(ran_on)}")

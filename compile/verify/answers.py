@@ -147,6 +147,12 @@ def pad(
     return tensors
 
 
+def plain_rows(inputs: Sequence[InputTensor], lengths: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """Rows of these lengths, padded to the longest, of a word that every vocabulary has: the one behind the padding."""
+    word = inputs[0].pad_value + 1
+    return pad(inputs, [Row((word,) * tokens, (0,) * tokens) for tokens in lengths], max(lengths))
+
+
 def takes_types(tensor: InputTensor) -> bool:
     """Whether it is the input for token types (segments)."""
     return tensor.role == "other" and ("type" in tensor.name or "segment" in tensor.name)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from arlo.catalog.manifest import Importance, OutputTensor
 from arlo.catalog.tasks import NO_CLASS
 from arlo.compile.signals.graph import IMPORTANCE
-from arlo.compile.signals.laws import ImportanceLaws
+from arlo.compile.signals.laws import ImportanceLaws, Worst
 from arlo.compile.verify.answers import Answered
 
 _SPANS = "question-answering"  # its labels are the tokens where the answer begins and ends
@@ -65,20 +65,14 @@ class Found:
 
     rows: int = 0
     flips: set[int] = dataclasses.field(default_factory=set)  # rows by another merge: of them nothing else is counted
-    max_abs_diff: float = 0.0
-    max_diff_at: str = ""  # text, as `row 3 of 128 tokens, last_hidden_state`
-    max_diff_ratio: float = 0.0  # the worst difference over the bound of its output
-    bound_at: float = 0.0  # that bound
+    difference: Worst = dataclasses.field(default_factory=Worst)
+    padding: Worst = dataclasses.field(default_factory=Worst)
     cosine: float | None = None
-    cosine_at: str = ""
+    cosine_at: str = ""  # text, as `row 3 of 128 tokens, last_hidden_state`
     same: int = 0  # labels, or orders of two scores, that are the same
     ties: int = 0  # that differ where the original is all but undecided
     compared: int = 0
     flip_at: str = ""
-    padding_diff: float = 0.0
-    padding_at: str = ""
-    padding_ratio: float = 0.0
-    padding_bound: float = 0.0
 
     @property
     def flipped(self) -> int:
@@ -156,7 +150,7 @@ class Comparison:
             if output.name in row.positions:
                 answer = answer[row.positions[output.name]]
             place = f"row {index} ({len(row.row)} tokens), {output.name}"
-            self._difference(answer, expected, output.name, place)
+            self.found.difference.see(_largest(answer, expected), self.bound(output.name), place)
             if self._task == "embedding":
                 if not output.token_level or number == 0:
                     self._cosine(answer, expected, place)
@@ -195,10 +189,7 @@ class Comparison:
                 continue
             if what == IDS_UNDER_MASK:
                 bound = max(PADDING, self._tolerance or 0.0)
-            self.found.padding_diff = _worse(self.found.padding_diff, change)
-            if not change / bound <= self.found.padding_ratio:
-                self.found.padding_ratio, self.found.padding_bound = change / bound, bound
-                self.found.padding_at = f"{row}, {output.name}, {what}"
+            self.found.padding.see(change, bound, f"{row}, {output.name}, {what}")
 
     def finish(self) -> Found:
         """Compare the order of scores, which needs all rows, and return the findings."""
@@ -217,13 +208,6 @@ class Comparison:
                 worst = int(np.argmax(np.where(counted, np.abs(margin), -1)))
                 self.found.flip_at = f"rows {indexes[left[worst]]} and {indexes[right[worst]]}"
         return self.found
-
-    def _difference(self, answer: NDArray[np.float32], expected: NDArray[np.float32], output: str, place: str) -> None:
-        difference, bound = _largest(answer, expected), self.bound(output)
-        self.found.max_abs_diff = _worse(self.found.max_abs_diff, difference)
-        ratio = difference / bound if bound else math.inf * difference if difference else 0.0
-        if not ratio <= self.found.max_diff_ratio and not math.isnan(self.found.max_diff_ratio):
-            self.found.max_diff_ratio, self.found.bound_at, self.found.max_diff_at = ratio, bound, place
 
     def _cosine(self, answer: NDArray[np.float32], expected: NDArray[np.float32], place: str) -> None:
         left, right = answer.astype(np.float64), expected.astype(np.float64)
@@ -262,13 +246,8 @@ def refusals(found: Found, bounds: Bounds) -> list[str]:
         missed.append(
             f"{found.flipped / found.rows:.1%} of the rows are answered by another merge, more than {MOST_FLIPPED:.0%}"
         )
-    if not found.max_diff_ratio <= 1:  # also refuses NaN
-        missed.append(f"it differs by {found.max_abs_diff:.3g}, more than {found.bound_at:.3g} in {found.max_diff_at}")
-    if not found.padding_ratio <= 1:
-        missed.append(
-            f"padding changes the answer by {found.padding_diff:.3g}, more than {found.padding_bound:.3g} "
-            f"in {found.padding_at}"
-        )
+    missed += found.difference.missed("it differs by {0.value:.3g}, more than {0.bound:.3g} in {0.at}")
+    missed += found.padding.missed("padding changes the answer by {0.value:.3g}, more than {0.bound:.3g} in {0.at}")
     if found.cosine is not None and not found.cosine >= bounds.cosine:
         missed.append(f"the cosine is {found.cosine:.6f}, less than {bounds.cosine:g} in {found.cosine_at}")
     if found.compared and not (found.same + found.ties) / found.compared >= bounds.agreement:
@@ -290,7 +269,3 @@ def _size(answer: NDArray[np.float32]) -> float:
     """The largest number of an answer, ignoring fill values for classes that the row's task lacks: next to them any
     number would be small."""
     return float(np.abs(answer[answer != NO_CLASS]).max(initial=0.0))
-
-
-def _worse(known: float, new: float) -> float:
-    return new if math.isnan(new) or new > known else known

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 
 class TritonModelException(Exception):  # noqa: N818  # Triton's name
     pass
@@ -42,3 +44,18 @@ class InferenceRequest:
 
 def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:
     return Tensor(name, request.inputs[name]) if name in request.inputs else None
+
+
+def request(
+    tokens: int, *, rows: int = 1, outputs: tuple[str, ...] = ("sentence_embedding",), **change: Any
+) -> InferenceRequest:
+    """A request of so many rows; change: other inputs, None: without that one."""
+    ids = np.random.default_rng([tokens, rows]).integers(5, 100, (rows, tokens))
+    inputs = {"input_ids": ids, "attention_mask": np.ones((rows, tokens), np.int64)} | change
+    return InferenceRequest({name: value for name, value in inputs.items() if value is not None}, list(outputs))
+
+
+def arrays(response: Any) -> dict[str, Any]:
+    """The answers of a response without an error."""
+    assert response.error is None
+    return {tensor.name: tensor.as_numpy() for tensor in response.output_tensors}

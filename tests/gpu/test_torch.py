@@ -15,7 +15,8 @@ from arlo.templates.torch.session import Session
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
-SMALL = Architecture.bert(
+SMALL = Architecture(
+    family="bert",
     layers=3,
     width=128,
     heads=2,

@@ -198,11 +198,9 @@ def _response(answers: Tensors) -> Any:
 
 def _check(inputs: set[str], outputs: set[str], session: Any) -> None:
     """Raise RuntimeError if config.pbtxt names tensors that the engine lacks."""
-    if inputs != set(session.inputs):
-        raise RuntimeError(_differ("inputs", inputs, set(session.inputs)))
-    if not outputs <= set(session.outputs):
-        raise RuntimeError(_differ("outputs", outputs, set(session.outputs)))
-
-
-def _differ(kind: str, named: set[str], has: set[str]) -> str:
-    return f"config.pbtxt names the {kind} {sorted(named)}, the engine has {sorted(has)}: build the repository again"
+    for kind, named, has in (("inputs", inputs, set(session.inputs)), ("outputs", outputs, set(session.outputs))):
+        if named - has or (kind == "inputs" and has != named):
+            raise RuntimeError(
+                f"config.pbtxt names the {kind} {sorted(named)}, the engine has {sorted(has)}: build the repository "
+                "again"
+            )

@@ -15,7 +15,7 @@ from arlo.catalog.tasks import NO_CLASS, task_input
 from arlo.cli import task
 from arlo.cli.adapted import length_bins
 from arlo.cli.app import build_parsers, main
-from arlo.compile.adapt.measure import of_task, open_session
+from arlo.compile.adapt.measure import open_session
 from arlo.config import load
 from arlo.errors import ConfigError
 from arlo.simulator.tokens.file import load_tokens
@@ -59,6 +59,11 @@ def write_other(folder: Path, data: Path, labels: int = 3) -> Path:
     file, texts = folder / f"other-{labels}.jsonl", [json.loads(line) for line in data.read_text().splitlines()]
     file.write_text("".join(json.dumps(one | {"label": f"x{i % labels}"}) + "\n" for i, one in enumerate(texts)))
     return file
+
+
+def of_task(number: int, rows: int) -> dict[str, Any]:
+    """The input that assigns all rows to this task."""
+    return {"task": np.full((rows, 1), number, np.int64)}
 
 
 def given_ids() -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_stopped_and_gone_on(
 
         return fail
 
-    for name in ("embed", "fit_head", "agreed", "answers"):
+    for name in ("embed", "fit_head", "agreed", "batches"):
         monkeypatch.setattr(measure, name, nothing_is_made(name))
     monkeypatch.setattr(measure, "timed", once)
     code, lines, first = run("0,3")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf import text_format
+from rich.console import Console
 from tritonclient.grpc import model_config_pb2 as triton
 
 import arlo.compile.steps.batches
@@ -16,8 +18,9 @@ from arlo.compile import CompileOptions, Progress, compile_model
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.job import Job
 from arlo.compile.pipeline import specs_of
-from arlo.compile.report import report_lines, summarise
+from arlo.compile.repository.inspect import inspect_repository
 from arlo.compile.steps.batches import batches_of, batches_step
+from arlo.compile.tools.inspect import show
 from arlo.errors import ConfigError
 from tests.unit.compile.conftest import profile_of
 
@@ -51,11 +54,11 @@ def test_each_length_gets_the_batch_that_pays(tiny_options: CompileOptions) -> N
     text = (options.out / "tiny_len16" / "config.pbtxt").read_text()
     assert text_format.Parse(text, triton.ModelConfig()).max_batch_size == 4
     assert manifest.options["max_batch"] == "auto"
-    summary = summarise(manifest, options.out, seconds=0, cached_steps=0)
-    assert [(each["length"], each["rows"]) for each in summary["batches"]] == [(16, 4), (32, 1)]
-    said = report_lines(manifest, summary)
+    assert [(each["length"], each["rows"]) for each in manifest.options["batches"]] == [(16, 4), (32, 1)]
+    console = Console(width=200, record=True, file=io.StringIO())
+    show(inspect_repository(options.out), None, console)
     why = "a row takes 75% less than alone; 8 would save nothing, and 3% is the least that pays"
-    assert f"batches of 16 tokens: 4 rows; {why}" in said
+    assert f"batches of 16 tokens: up to 4 row(s); {why}" in console.export_text()
     assert [event.note for event in events if event.done and event.step == "batches"] == [
         "4 of 16 tokens, 1 of 32 tokens"
     ]

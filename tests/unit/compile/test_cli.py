@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import io
 import json
 import sys
@@ -58,7 +57,7 @@ def test_json(cached: CompileOptions, capsys: pytest.CaptureFixture[str]) -> Non
     manifest = Manifest.load(cached.out)
     assert (summary["model"], summary["repository"]) == ("other", str(cached.out))
     assert [r["name"] for r in summary["runtimes"]] == [r.name for r in manifest.runtimes]
-    assert summary["runtimes"][-1]["latency_ms"] == manifest.runtimes[-1].latency[-1].latency_us / 1e3
+    assert summary["runtimes"][-1]["latency"][-1]["latency_us"] == manifest.runtimes[-1].latency[-1].latency_us
     assert summary["cached_steps"] == 16
 
 
@@ -108,14 +107,15 @@ def test_wrong_input_is_one_line_and_an_exit_code(tmp_path: Path, capsys: pytest
     assert not Path(out).exists()
 
 
-def test_help_and_defaults_say_the_same() -> None:
+def test_defaults_are_those_of_the_options() -> None:
     parser = cli.add_parser(argparse.ArgumentParser().add_subparsers())
     args = parser.parse_args(["model", "--out", "out"])
-    defaults = CompileOptions(source=Path("model"), out=Path("out"))
-    assert dataclasses.replace(cli.options_of(args), compute_capabilities=()) == dataclasses.replace(
-        defaults, compute_capabilities=()
+    assert cli.options_of(args) == CompileOptions(source=Path("model"), out=Path("out"))
+    args = parser.parse_args(
+        ["model", "--out", "out", "--importance", "--no-cache", "--compute-capabilities", "sm86, 8.6"]
     )
-    assert args.compute_capabilities == ",".join(defaults.compute_capabilities)
+    options = cli.options_of(args)
+    assert (options.importance, options.use_cache, options.compute_capabilities) == ("all", False, ("SM86", "8.6"))
 
 
 def test_a_batch_is_a_number_or_auto(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ test_model_code.py has what all engines' code shares.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import sys
@@ -12,13 +13,11 @@ import types
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from arlo.compile.repository.triton_config import model_code
 from tests.fakes import pb_utils
 from tests.fakes.gpu import INPUTS, OUTPUTS, FakeCuda, FakeTensorRt, write_plan
-from tests.fakes.pb_utils import InferenceRequest
+from tests.fakes.pb_utils import InferenceRequest, arrays
 
 
 class Loaded:
@@ -77,15 +76,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
     return Loaded(tmp_path, monkeypatch)
 
 
-def request(tokens: int, *, rows: int = 1, outputs: tuple[str, ...] = ("sum",), **change: Any) -> InferenceRequest:
-    ids = np.random.default_rng([tokens, rows]).integers(5, 100, (rows, tokens))
-    inputs = {"input_ids": ids, "attention_mask": np.ones((rows, tokens), np.int64)} | change
-    return InferenceRequest({name: value for name, value in inputs.items() if value is not None}, list(outputs))
-
-
-def arrays(response: Any) -> dict[str, Any]:
-    assert response.error is None
-    return {tensor.name: tensor.as_numpy() for tensor in response.output_tensors}
+request = functools.partial(pb_utils.request, outputs=("sum",))
 
 
 def test_more_rows_than_the_engine_takes_are_run_apart(loaded: Loaded) -> None:
@@ -132,12 +123,3 @@ def test_a_config_may_leave_outputs_out(tmp_path: Path, monkeypatch: pytest.Monk
     loaded = Loaded(tmp_path, monkeypatch, output=[{"name": "sum", "dims": ["2"]}])
     (response,) = loaded.execute(request(5))
     assert set(arrays(response)) == {"sum"}
-
-
-def test_the_model_code_is_found_where_the_package_lies() -> None:
-    assert {Path(path).name for path in model_code("tensorrt")} == {
-        "batching.py",
-        "model.py",
-        "session.py",
-        "tensors.py",
-    }

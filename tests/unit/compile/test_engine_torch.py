@@ -303,8 +303,16 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
 
 
 def test_a_model_with_a_seed_needs_no_weights(tmp_path: Path) -> None:
-    arch = Architecture.bert(
-        layers=1, width=32, heads=2, intermediate=64, vocabulary=VOCABULARY, positions=MAX_TOKENS, seed=3
+    arch = Architecture(
+        family="bert",
+        pooling=("mean",),
+        layers=1,
+        width=32,
+        heads=2,
+        intermediate=64,
+        vocabulary=VOCABULARY,
+        positions=MAX_TOKENS,
+        seed=3,
     )
     arch.write(tmp_path)
     drawn, wanted = load(tmp_path), random_encoder(arch, seed=3)
@@ -314,8 +322,17 @@ def test_a_model_with_a_seed_needs_no_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("types", [False, True])
 def test_programs_of_a_gpu_lay_rows_out_as_the_cpu_does(types: bool, tmp_path: Path) -> None:
-    arch = Architecture.bert(
-        layers=2, width=32, heads=2, intermediate=64, vocabulary=VOCABULARY, positions=MAX_TOKENS, types=2, seed=3
+    arch = Architecture(
+        family="bert",
+        pooling=("mean",),
+        layers=2,
+        width=32,
+        heads=2,
+        intermediate=64,
+        vocabulary=VOCABULARY,
+        positions=MAX_TOKENS,
+        types=2,
+        seed=3,
     )
     arch.write(tmp_path)
     model = load(tmp_path)  # drawn

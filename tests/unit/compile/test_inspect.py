@@ -162,7 +162,7 @@ def test_what_people_read(engines: Path, capsys: pytest.CaptureFixture[str], mon
         "64 tokens 0.64 1.28 5.12 2.00",
         "512 tokens 5.12 - 5.12 -",
         "mean of the traffic 0.80 1.60 5.12 2.00",
-        "several profiles 0.90 1.12",
+        "several profiles - 0.90 - 1.12",
         "all 9 files are what the manifest says",
     ):
         assert text in words, text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.job import Job
-from arlo.compile.steps.lengths import choice_of, choose_step, evaluate, longest_served
+from arlo.compile.lengths.curve import from_points
+from arlo.compile.steps.lengths import choose, longest_served
 from arlo.errors import ConfigError
 from arlo.profiler import LatencyProfile
 from tests.unit.compile.conftest import MAX_TOKENS, profile_of
@@ -28,33 +28,20 @@ def saved(profile: LatencyProfile, folder: Path) -> Path:
 
 
 def test_measured_here_by_the_engine_and_once_only(job: Job) -> None:
-    first = choose_step(job)
-    found = choice_of(first)
-    assert not first.cached
+    found = choose(job)
     assert found.curve.source == "measured"
     assert [length for length, _ in found.curve.curve.points] == [16, 32, 48]
     assert found.curve.about == f"measured on {job.engine.device()}, 1 thread, CPU time: a dynamic runtime at 3 lengths"
     assert all(cost_us > 0 for _, cost_us in found.curve.curve.points)
-    assert first.meta["lengths"] == list(found.lengths)
     assert found.lengths[-1] == MAX_TOKENS
-    again = choose_step(job)
-    assert again.cached
-    assert again.key == first.key
-    # Other requests: the choice is made anew, on the same measured points.
-    other = choose_step(changed(job, histogram="fixed:10"))
-    assert not other.cached
-    assert choice_of(other).curve == found.curve
+    # Other requests: the choice is another one, on the same measured points.
+    assert choose(changed(job, histogram="fixed:10")).curve == found.curve
 
 
-def test_what_a_measuring_function_says_is_taken(job: Job) -> None:
-    asked: list[int] = []
-
-    def measure(lengths: Sequence[int]) -> list[float]:
-        asked.extend(lengths)
-        return [1000.0 * length for length in lengths]
-
-    found = choice_of(choose_step(changed(job, max_length=40, max_runtimes=2), measure=measure))
-    assert sorted(asked) == [16, 32, 40]
+def test_requests_that_are_too_long_count_as_the_longest(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = from_points([(length, 1000.0 * length) for length in (16, 32, 40)], "measured")
+    monkeypatch.setattr("arlo.compile.steps.lengths.measured_here", lambda job, longest: line)
+    found = choose(changed(job, max_length=40, max_runtimes=2))
     assert found.curve.curve.reading == "line"
     # uniform:2:48 up to 40: (24, 40) is what halves a line; 48 > 40 counts as 40.
     assert found.lengths == (24, 40)
@@ -64,26 +51,16 @@ def test_what_a_measuring_function_says_is_taken(job: Job) -> None:
 
 def test_assumed_where_this_machine_cannot_run_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OnnxRuntimeEngine, "cannot_run", lambda _: "there is no such device here")
-    entry = choose_step(changed(job, lengths=(16, MAX_TOKENS)))
-    found = choice_of(entry)
+    found = choose(job)
     assert found.curve.source == "assumed"
     assert found.curve.relative
-    assert "assumed, not measured: there is no such device here" in entry.meta["notes"][0]
-    assert "--latency-profile" in entry.meta["notes"][0]
-
-
-def test_lengths_that_were_named_are_built_and_compared(job: Job) -> None:
-    entry = choose_step(changed(job, lengths=(16, 48)), measure=lambda lengths: [float(n) for n in lengths])
-    found = choice_of(entry)
-    assert entry.meta["lengths"] == [16, 48]
-    assert found.choice.given is not None
-    assert found.choice.given == evaluate(found, (16, 48))
-    assert found.choice.chosen.expected_us < found.choice.given.expected_us
+    assert "assumed, not measured: there is no such device here" in found.notes[0]
+    assert "--latency-profile" in found.notes[0]
 
 
 def test_static_runtimes_of_a_profile_are_what_can_be_chosen(job: Job, tmp_path: Path) -> None:
     path = saved(profile_of({12: 100, 20: 200, 32: 300, 48: 400}, {12: 1, 48: 2}), tmp_path)
-    found = choice_of(choose_step(changed(job, latency_profile=path, max_runtimes=3)))
+    found = choose(changed(job, latency_profile=path, max_runtimes=3))
     assert (found.curve.source, found.curve.curve.reading) == ("latency profile", "steps")
     assert found.curve.notes == ()
     assert set(found.lengths) <= {12, 20, 32, 48}
@@ -93,23 +70,15 @@ def test_static_runtimes_of_a_profile_are_what_can_be_chosen(job: Job, tmp_path:
 def test_a_dynamic_runtime_of_a_profile_stands_for_static_ones(job: Job, tmp_path: Path) -> None:
     line = {length: 1000.0 + 100 * length for length in (8, 16, 24, 32, 40, 48)}
     path = saved(profile_of({48: 7000.0}, line, model="other"), tmp_path)
-    found = choice_of(choose_step(changed(job, latency_profile=path)))
+    found = choose(changed(job, latency_profile=path))
     assert found.curve.curve.reading == "line"
     assert "stand for those of static ones" in found.notes[0]
     assert found.notes[1] == "profile.json was measured with the model 'other', and this is 'tiny'"
     steps = {length: 100.0 * -(-length // 24) for length in (6, 12, 18, 24, 30, 36, 42, 48)}
     path = saved(profile_of({}, steps), tmp_path)
-    stairs = choice_of(choose_step(changed(job, latency_profile=path)))
+    stairs = choose(changed(job, latency_profile=path))
     assert stairs.curve.curve.reading == "steps"
     assert stairs.lengths == (24, 48)
-
-
-def test_another_profile_is_another_choice(job: Job, tmp_path: Path) -> None:
-    path = saved(profile_of({12: 100, 20: 200, 32: 300, 48: 400}, {}), tmp_path)
-    first = choose_step(changed(job, latency_profile=path))
-    assert choose_step(changed(job, latency_profile=path)).cached
-    saved(profile_of({12: 100, 20: 200, 32: 300, 48: 410}, {}), tmp_path)
-    assert choose_step(changed(job, latency_profile=path)).key != first.key
 
 
 @pytest.mark.parametrize(
@@ -125,12 +94,12 @@ def test_a_profile_that_does_not_say_enough_is_refused(
 ) -> None:
     path = saved(profile_of(static, dynamic), tmp_path)
     with pytest.raises(ConfigError, match=why):
-        choose_step(changed(job, latency_profile=path))
+        choose(changed(job, latency_profile=path))
 
 
 def test_two_static_runtimes_are_enough_with_a_warning(job: Job, tmp_path: Path) -> None:
     path = saved(profile_of({24: 1, 48: 2}, {}), tmp_path)
-    found = choice_of(choose_step(changed(job, latency_profile=path)))
+    found = choose(changed(job, latency_profile=path))
     assert found.lengths == (24, 48)
     assert found.notes == ("only 2 lengths were measured, and only these can be chosen",)
 
@@ -146,7 +115,7 @@ def test_two_static_runtimes_are_enough_with_a_warning(job: Job, tmp_path: Path)
 )
 def test_wrong_options(job: Job, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        choose_step(changed(job, **options))
+        choose(changed(job, **options))
 
 
 def test_the_longest_length(job: Job) -> None:

@@ -7,8 +7,8 @@ import json
 import pytest
 from rich.console import Console
 
-from arlo.compile.lengths.curve import SourcedCurve, assumed, from_points
-from arlo.compile.lengths.show import as_dict, rows, sentences, short, table
+from arlo.compile.lengths.curve import assumed, from_points
+from arlo.compile.lengths.show import BESIDE, as_dict, rows, sentences, short, table
 from arlo.compile.steps.lengths import LengthChoice, choose_lengths
 from arlo.traces.traffic import traffic
 
@@ -26,13 +26,12 @@ def guessed() -> LengthChoice:
 
 
 def test_rows_best_sets_first_then_what_to_compare(found: LengthChoice) -> None:
-    shown = rows(found)
-    best = [row for row in shown if not row.beside]
-    assert [row.runtimes for row in best] == [str(n + 1) for n in range(len(found.choice.rows))]
-    assert [row.chosen for row in best].index(True) + 1 == found.choice.runtimes
-    assert (best[0].lengths, best[0].expected, best[0].saving, best[0].further) == ("128", "13.80", "0.0%", "")
-    assert [row.runtimes for row in shown if row.beside] == [
-        "2, as named", "2, every 64", f"{found.choice.runtimes}, equal", "any number",
+    best = [cells for style, cells in rows(found) if style != BESIDE]
+    chosen = found.choice.runtimes
+    assert [cells[0] for cells in best] == [f"{n + 1}{' <' * (n + 1 == chosen)}" for n in range(len(found.choice.rows))]
+    assert best[0][1:5] == ["128", "13.80", "0.0%", ""]
+    assert [cells[0] for style, cells in rows(found) if style == BESIDE] == [
+        "2, as named", "2, every 64", f"{chosen}, equal", "any number",
     ]  # fmt: skip
 
 
@@ -47,7 +46,7 @@ def test_a_terminal_shows_all_of_it(found: LengthChoice, guessed: LengthChoice) 
     with console.capture() as captured:
         console.print(table(guessed))
     assert len(captured.get().splitlines()) == len(rows(guessed)) + 2  # no cell is folded
-    assert rows(guessed)[0].expected == "100.0%"
+    assert rows(guessed)[0][1][2] == "100.0%"
     assert sentences(found) == [
         "requests: tweets, 125 tokens stretched to 128; median 37, p98 95, served up to 128 tokens",
         "latency: measured on cpu: test: a dynamic runtime at 8 lengths",
@@ -65,7 +64,7 @@ def test_json_has_times_only_where_they_are_times(found: LengthChoice, guessed: 
         "lengths": [128], "expected_us": 13_800.0, "saving": 0.0, "shares": [1.0], "further_saving": 0.0,
         "padded_share": pytest.approx(found.choice.rows[0].padded_share, abs=1e-6),
     }  # fmt: skip
-    assert SourcedCurve.of(said["latency"]) == LINE
+    assert said["latency"]["points"] == [list(point) for point in LINE.curve.points]
     assert said["notes"] == ["a <note>"]
     relative = as_dict(guessed)
     assert relative["lengths"] == list(guessed.choice.chosen.lengths)

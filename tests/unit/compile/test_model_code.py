@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.fakes import pb_utils
-from tests.fakes.pb_utils import InferenceRequest
+from tests.fakes.pb_utils import arrays, request
 from tests.unit.compile.conftest import FirstBuild
 
 
@@ -49,19 +49,6 @@ def load(repository: Path, name: str, monkeypatch: pytest.MonkeyPatch, **change:
 def dynamic(first_build: FirstBuild, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("ARLO_THREADS", raising=False)
     return load(first_build.options.out, "tiny_dynamic", monkeypatch)
-
-
-def request(
-    tokens: int, *, rows: int = 1, outputs: tuple[str, ...] = ("sentence_embedding",), **change: Any
-) -> InferenceRequest:
-    ids = np.random.default_rng([tokens, rows]).integers(5, 100, (rows, tokens))
-    inputs = {"input_ids": ids, "attention_mask": np.ones((rows, tokens), np.int64)} | change
-    return InferenceRequest({name: value for name, value in inputs.items() if value is not None}, list(outputs))
-
-
-def arrays(response: Any) -> dict[str, Any]:
-    assert response.error is None
-    return {tensor.name: tensor.as_numpy() for tensor in response.output_tensors}
 
 
 def test_requests_of_one_length_run_together_and_get_their_own_rows_and_outputs(dynamic: Any) -> None:

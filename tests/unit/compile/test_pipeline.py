@@ -19,7 +19,7 @@ from arlo.catalog.manifest import Manifest
 from arlo.compile import CompileOptions, Progress, compile_model
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.pipeline import collected
-from arlo.compile.report import disk_bytes, summarise
+from arlo.compile.repository.inspect import bundle_memory_mb, inspect_repository
 from arlo.errors import CompileError
 from tests.fakes.tiny_model import DIM
 from tests.unit.compile.conftest import FirstBuild
@@ -77,7 +77,7 @@ def test_weights_lie_on_the_disk_once(first_build: FirstBuild) -> None:
     weights = [out / runtime.name / "1" / "weights.bin" for runtime in first_build.manifest.runtimes]
     assert len({path.stat().st_ino for path in weights}) == 1
     others = [path for path in out.rglob("*") if path.is_file() and path not in weights]
-    assert disk_bytes(out) == weights[0].stat().st_size + sum(path.stat().st_size for path in others)
+    assert inspect_repository(out).bytes == weights[0].stat().st_size + sum(path.stat().st_size for path in others)
 
 
 def test_a_second_build_takes_all_from_the_cache(first_build: FirstBuild, tiny_options: CompileOptions) -> None:
@@ -156,7 +156,7 @@ def test_the_memory_is_what_opening_and_running_added(
     monkeypatch.setattr("arlo.compile.pipeline.odd", lambda *_, **__: ())  # nothing is measured twice
     manifest = compile_model(options)
     assert [runtime.memory_mb for runtime in manifest.runtimes] == [53, 30]
-    assert summarise(manifest, options.out, seconds=0, cached_steps=0)["bundle_memory_mb"] == 83
+    assert bundle_memory_mb(manifest) == 83
 
 
 def test_memory_that_did_not_grow_is_not_known(tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch) -> None:

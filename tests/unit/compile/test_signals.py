@@ -172,7 +172,7 @@ def test_what_cannot_be_given_is_refused(first_build: FirstBuild, tmp_path: Path
     fused = dataclasses.replace(options, source=write_onnx(tmp_path / "no_attention.onnx"), importance="all")
     with pytest.raises(CompileError, match="no attention is to be seen"):
         compile_model(fused)
-    with pytest.raises(ConfigError, match="last layer or more"):
+    with pytest.raises(ConfigError, match="importance must be at least 1"):
         dataclasses.replace(options, importance=0)
 
 

@@ -206,7 +206,7 @@ def test_rows_by_another_merge_are_counted_apart() -> None:
         got = [[row[0], 3, row[2]] if i < flipped else row for i, row in enumerate(expected)]
         comparison, missed = compared(LOGITS, expected, got, "fp32", tolerance=None, flips=True)
         found = comparison.found
-        assert (found.flipped, found.max_abs_diff, found.agreement) == (flipped, 0.0, 1.0)
+        assert (found.flipped, found.difference.value, found.agreement) == (flipped, 0.0, 1.0)
         assert [text[: len(wanted)] for text, wanted in zip(missed, why, strict=True)] == why
         assert compared(LOGITS, expected, got, "fp32", tolerance=None)[1] != []
 

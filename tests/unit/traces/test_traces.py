@@ -155,14 +155,6 @@ def test_tweets_have_the_documented_lengths() -> None:
     assert "archive.org" in histogram.source
 
 
-def test_samples_follow_the_counts() -> None:
-    histogram = LengthHistogram.of({5: 1, 7: 3, 9: 0}, "test")
-    drawn = histogram.sample(40_000, np.random.default_rng(0))
-    assert set(drawn.tolist()) == {5, 7}
-    assert (drawn == 7).mean() == pytest.approx(0.75, abs=0.01)
-    assert drawn.dtype == np.int32
-
-
 @pytest.mark.parametrize("counts", [{}, {3: 0}, {0: 1}, {4: -1, 5: 2}])
 def test_bad_histograms_are_refused(counts: dict[int, int]) -> None:
     with pytest.raises(ConfigError, match="histogram"):

@@ -84,10 +84,6 @@ class Session:
         """(rows, tokens) that have a CUDA graph."""
         return tuple(self._replays)
 
-    def input_shapes(self) -> dict[str, list[Any]]:
-        """Axes of each input: a number if fixed, the axis's name if free."""
-        return {entry.name: list(entry.shape) for entry in self._session.get_inputs()}
-
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
         """The outputs `wanted`, in that order, for inputs [rows, tokens] or of a fixed size."""
         rows, tokens = next(iter(tensors.values())).shape[:2]

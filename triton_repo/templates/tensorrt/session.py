@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import functools
 import hashlib
 import importlib
 import mmap
@@ -28,7 +27,7 @@ import os
 import tempfile
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,32 +111,23 @@ class Cuda:
         return f"{text.decode() if isinstance(text, bytes) else text} (CUDA error {int(code)})"
 
 
-class _Owned:
-    """Releases resources, the last one first; never raises, because it also runs when the process ends."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], Any]] = []
-
-    def add(self, undo: Callable[[], Any]) -> None:
-        self._undo.append(undo)
-
-    def release(self) -> None:
-        while self._undo:
-            with contextlib.suppress(Exception):
-                self._undo.pop()()
+def _release(owned: contextlib.ExitStack) -> None:
+    """Release resources, the last one first; never raises, because it also runs when the process ends."""
+    with contextlib.suppress(Exception):
+        owned.close()
 
 
 class _Buffer:
     """Memory of one tensor at its largest, on the GPU and page-locked on the host."""
 
-    def __init__(self, cuda: Cuda, owned: _Owned, dtype: Any, size: int) -> None:
+    def __init__(self, cuda: Cuda, owned: contextlib.ExitStack, dtype: Any, size: int) -> None:
         self._cuda = cuda
         self.dtype = np.dtype(dtype)
         size_bytes = max(1, size) * self.dtype.itemsize
         self.device = int(cuda.call("cudaMalloc", size_bytes))
-        owned.add(functools.partial(cuda.call, "cudaFree", self.device))
+        owned.callback(cuda.call, "cudaFree", self.device)
         self._host = int(cuda.call("cudaMallocHost", size_bytes))
-        owned.add(functools.partial(cuda.call, "cudaFreeHost", self._host))
+        owned.callback(cuda.call, "cudaFreeHost", self._host)
         raw: Any = (ctypes.c_byte * size_bytes).from_address(self._host)  # numpy's stubs know no ctypes arrays
         self._view: Array = np.frombuffer(raw, self.dtype)
 
@@ -212,8 +202,8 @@ class Session:
         fails, RuntimeError saying why when the engine does not suit this GPU or this version.
         """
         self._trt, runtime = modules or (import_tensorrt(package), import_cuda())
-        self._cuda, self._log, self._owned = Cuda(runtime), log_of(self._trt), _Owned()
-        weakref.finalize(self, self._owned.release)
+        self._cuda, self._log, self._owned = Cuda(runtime), log_of(self._trt), contextlib.ExitStack()
+        weakref.finalize(self, _release, self._owned)
         self.note = ""
         self._device_id, self._max_graphs = device_id, max_graphs
         self._known: OrderedDict[tuple[int, int], _Known] = OrderedDict()
@@ -221,8 +211,8 @@ class Session:
         stream = self._cuda.call("cudaStreamCreateWithFlags", runtime.cudaStreamNonBlocking)
         self._stream = int(stream)
         cuda, known = self._cuda, self._known
-        self._owned.add(lambda: cuda.call("cudaStreamDestroy", stream))
-        self._owned.add(
+        self._owned.callback(cuda.call, "cudaStreamDestroy", stream)
+        self._owned.callback(
             lambda: [cuda.call("cudaGraphExecDestroy", shape.graph) for shape in known.values() if shape.graph]
         )
         self._engine = self._deserialise(path)
@@ -240,7 +230,7 @@ class Session:
         self._activation_bytes = getattr(self._engine, "device_memory_size_v2", None) if self._own_graphs else None
         if self._activation_bytes is not None:
             self._activations = int(self._cuda.call("cudaMalloc", max(1, self._activation_bytes)))
-            self._owned.add(functools.partial(self._cuda.call, "cudaFree", self._activations))
+            self._owned.callback(self._cuda.call, "cudaFree", self._activations)
         self._buffers: dict[str, _Buffer] = {}
         self._lanes = [self._lane(index) for index in range(len(self.profiles))]
         self._buffers = self._allocate()

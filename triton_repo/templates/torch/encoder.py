@@ -72,11 +72,6 @@ class Architecture:
     seed: int | None = None  # weights are drawn, as speed does not depend on them; None: from weights.safetensors
 
     @classmethod
-    def bert(cls, **sizes: Any) -> Architecture:
-        """BERT with mean pooling; `sizes` are fields of this class."""
-        return cls(**{"family": "bert", "pooling": ("mean",), **sizes})
-
-    @classmethod
     def read(cls, folder: Path) -> Architecture:
         """Read model.json in `folder`. ValueError if it has another format."""
         raw = json.loads((folder / CONFIG).read_text())
@@ -87,24 +82,15 @@ class Architecture:
         }
         return cls(**fields)
 
-    def as_json(self) -> str:
-        """The text of model.json."""
-        return json.dumps({"format": FORMAT} | dataclasses.asdict(self), indent=1) + "\n"
-
     def write(self, folder: Path) -> None:
         """Write model.json into `folder`."""
-        (folder / CONFIG).write_text(self.as_json())
+        text = json.dumps({"format": FORMAT} | dataclasses.asdict(self), indent=1)
+        (folder / CONFIG).write_text(text + "\n")
 
     def by_token(self, output: str) -> bool:
         """Whether an output has an answer for each token, else one for each row."""
         spans = ("last_hidden_state", "start_logits", "end_logits")
         return output in spans or bool(self.head and not self.head_pool)
-
-    def flops(self, lengths: Any) -> float:
-        """Floating-point operations (two for a multiplication and its addition) of rows of these lengths, in tokens."""
-        tokens, squares = float(sum(lengths)), float(sum(n * n for n in lengths))
-        mlp = (3 if self.gated else 2) * 2 * self.width * self.intermediate
-        return self.layers * (tokens * (8 * self.width**2 + mlp) + 4 * squares * self.width)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -477,20 +463,15 @@ def load(folder: Path, *, device: str = "cpu", precision: str = "") -> Encoder:
         return random_encoder(arch, seed=arch.seed, device=device, precision=precision)
     from safetensors.torch import load_file
 
-    model = with_weights(arch, load_file(folder / WEIGHTS, device=device)).to(device, DTYPES[precision])
-    model.tail.float()
-    return model
-
-
-def with_weights(arch: Architecture, weights: Mapping[str, Tensor]) -> Encoder:
-    """The encoder on these weights, which it shares. ValueError names missing and surplus weights."""
     with torch.device("meta"):
         model = Encoder(arch)
     try:
-        model.load_state_dict(dict(weights), assign=True)
+        model.load_state_dict(load_file(folder / WEIGHTS, device=device), assign=True)
     except RuntimeError as error:
         raise ValueError(f"the weights are not those of {CONFIG}: {error}") from error
-    return model.requires_grad_(False).eval()
+    model = model.requires_grad_(False).eval().to(device, DTYPES[precision])
+    model.tail.float()
+    return model
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int) -> Tensor:

@@ -249,10 +249,12 @@ class Session:
 
     def _prepare(self, compiled: bool) -> None:
         """Compile and record on the GPU."""
+        program = PaddedProgram if self._varlen else MaskedProgram
         if compiled and self._model.packs:
             self._model.compile_layers()
             try:
-                self._first_run()
+                program(self._model, 2, self._lengths[0]).compute()
+                torch.cuda.synchronize()
             except Exception as error:  # inductor raises many kinds
                 self._model.uncompile_layers()
                 self.note = f"layers are not compiled: {error}"
@@ -262,31 +264,21 @@ class Session:
                 for rows in reversed(self._rows):
                     if "packed" in self.kinds and rows * length >= self._packed_from:
                         continue  # such batches are packed
-                    make = PaddedProgram if self._varlen else MaskedProgram
-                    self._graphs["static", rows, length, length] = make(self._model, rows, length).record(pool)
+                    self._graphs["static", rows, length, length] = program(self._model, rows, length).record(pool)
         if "packed" in self.kinds and self._varlen:
             longest = self._lengths[-1]
             bucket = LEAST_BUCKET
             while bucket <= self._budget:
                 warm = True  # kernels of the bucket are loaded by its first run
                 for room, most in itertools.product(HEADROOM, sorted({min(SHORT, longest), longest})):
-                    program = PackedProgram(self._model, bucket // room, bucket, most)
-                    self._graphs["packed", bucket // room, bucket, most] = program.record(pool, warm=warm)
+                    packed = PackedProgram(self._model, bucket // room, bucket, most)
+                    self._graphs["packed", bucket // room, bucket, most] = packed.record(pool, warm=warm)
                     warm = False
                 bucket *= 2
         # The smallest that fits is taken first.
         self._graphs = dict(
             sorted(self._graphs.items(), key=lambda item: (item[0][0], item[0][2], item[0][1], item[0][3]))
         )
-
-    def _first_run(self) -> None:
-        program = (
-            PaddedProgram(self._model, 2, self._lengths[0])
-            if self._varlen
-            else MaskedProgram(self._model, 2, self._lengths[0])
-        )
-        program.compute()
-        torch.cuda.synchronize()
 
 
 class Program(abc.ABC):
