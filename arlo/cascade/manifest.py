@@ -6,7 +6,6 @@ values; nothing is guessed.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import difflib
 import hashlib
@@ -15,8 +14,6 @@ import types
 import typing
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from arlo.cascade.prune import Vocabulary
 from arlo.cascade.spec import (
@@ -54,38 +51,6 @@ class Importance:
 
     layers: str = "all"  # or last:K
     mean_over: Literal["words", "all"] = "words"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class VocabularyFile:
-    """The words of a tokenizer group's vocabulary, encoded for the file."""
-
-    word_start: str = ""  # base64 of a bit for each id, lowest first: it begins a word
-    special: tuple[int, ...] = ()
-    keep: tuple[int, ...] = ()  # ids whose words are never pruned, as negations
-
-    def __post_init__(self) -> None:
-        try:
-            base64.b64decode(self.word_start, validate=True)
-        except ValueError:
-            raise ConfigError("word_start must be base64") from None
-
-    @classmethod
-    def of(cls, vocabulary: Vocabulary) -> VocabularyFile:
-        """Encode a vocabulary for the file."""
-        bits = np.packbits(vocabulary.word_start, bitorder="little").tobytes()
-        return cls(
-            word_start=base64.b64encode(bits).decode(),
-            special=tuple(sorted(vocabulary.special)),
-            keep=tuple(sorted(vocabulary.keep)),
-        )
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The decoded vocabulary, in the form that prune() takes."""
-        bits = np.frombuffer(base64.b64decode(self.word_start), np.uint8)
-        starts = np.unpackbits(bits, bitorder="little").astype(np.bool_)
-        return Vocabulary(starts, frozenset(self.special), frozenset(self.keep))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +146,7 @@ class CascadeManifest:
     task: str
     labels: tuple[str, ...]
     stages: tuple[Stage, ...]
-    vocabularies: tuple[VocabularyFile, ...] = ()  # by tokenizer group
+    vocabularies: tuple[Vocabulary, ...] = ()  # by tokenizer group
     points: tuple[Point, ...] = ()
     default_point: str | None = None
     curve: tuple[tuple[float, float], ...] = ()  # accuracy, mean ms; on the select split

@@ -104,7 +104,7 @@ class Stages:
         if said is None or len(said.row) < len(self._data.examples):
             raise ConfigError(f"stage {names[0]} must be recorded on whole texts first")
         groups = [cascade.stages[at].tokenizer_group for at in (source, stage)]
-        before, vocabulary = (cascade.vocabularies[group].vocabulary for group in groups)
+        before, vocabulary = (cascade.vocabularies[group] for group in groups)
         repository = folder / cascade.stages[stage].repository
         levels = [r.max_length for r in runtimes_of(Manifest.load(repository)) if not r.dynamic]
         first, tokenize = (Tokenize(folder / cascade.stages[at].repository) for at in (source, stage))

@@ -70,7 +70,7 @@ def wanted_of(args: argparse.Namespace) -> Wanted:
 
 def describe(wanted: Wanted) -> CascadeManifest:
     """The stages without calibrators and points. ConfigError if they do not fit together."""
-    from arlo.cascade.manifest import CascadeManifest, Importance, Stage, VocabularyFile, repository_hash
+    from arlo.cascade.manifest import CascadeManifest, Importance, Stage, repository_hash
 
     manifests = {name: Manifest.load(path) for name, path in wanted.repositories.items()}
     _check(wanted, manifests)
@@ -100,7 +100,7 @@ def describe(wanted: Wanted) -> CascadeManifest:
         task=next(iter(manifests.values())).task,
         labels=labels,
         stages=tuple(stages),
-        vocabularies=tuple(VocabularyFile.of(each) for each in vocabularies),
+        vocabularies=tuple(vocabularies),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arlo.cascade.manifest import CascadeManifest, Guarantee, Point, Stage, VocabularyFile, repository_hash
+from arlo.cascade.manifest import CascadeManifest, Guarantee, Point, Stage, repository_hash
 from arlo.cascade.prune import Vocabulary
 from arlo.cascade.records import Data, Example, Recorded, Records, engine_hash, ms_by_row, read_data
 from arlo.cascade.spec import NEVER, Calibrator, Ensemble, Rule, hard
@@ -43,7 +43,7 @@ def made(tmp_path: Path) -> CascadeManifest:
         task="sequence-classification",
         labels=("a", "b"),
         stages=(dataclasses.replace(stages[0], calibrator=Calibrator(t=1.3, ece15=(0.1, 0.02))), stages[1]),
-        vocabularies=(VocabularyFile.of(Vocabulary(np.array([True, False, True]), frozenset({0}))),),
+        vocabularies=(Vocabulary.of([True, False, True], (0,)),),
         points=(point,),
         default_point="ap",
     )
@@ -53,7 +53,7 @@ def made(tmp_path: Path) -> CascadeManifest:
 
 def test_written_and_read(made: CascadeManifest, tmp_path: Path) -> None:
     assert CascadeManifest.load(tmp_path) == made
-    assert made.vocabularies[0].vocabulary.word_start[:3].tolist() == [True, False, True]
+    assert made.vocabularies[0].bits.tolist() == [0b101]
     with pytest.raises(ConfigError, match="it has: ap"):
         made.point("eo")
 
