@@ -73,7 +73,15 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         bulk: bool = False,
         transport: TransportT | None = None,
     ) -> None:
-        """See Client."""
+        """`endpoint`: host:port. `model`: its name; None means the only one that the server has.
+        `tokenizer`: a tokenizer.json, a folder that holds one, a hub id, or a Tokenizer; None: token ids only.
+        `timeout_s`: of a whole call, retries included, sent as the gRPC deadline; None: no deadline.
+        `token`: sent as bearer token (in the clear without `tls`). `max_message_bytes`: of one request or response.
+        `retries`: further attempts after UNAVAILABLE and RESOURCE_EXHAUSTED. `bulk`: an Arlo gateway serves these
+        requests with idle capacity; give them time. `transport`: instead of gRPC, for tests.
+
+        Raises ConfigError, and EnvironmentProblem when the tokenizer is not found.
+        """
         settings = ChannelSettings(endpoint=endpoint, tls=tls, token=token, max_message_bytes=max_message_bytes)
         self._core = Core(
             model=model,
