@@ -42,7 +42,8 @@ class Parser(argparse.ArgumentParser):
             self.register("type", kind, check)
 
     def error(self, message: str) -> NoReturn:
-        super().error(shown(message))
+        text = shown(re.sub(r"^argument ([^:]+): (must|has|holds) ", r"\1 \2 ", message))
+        self.exit(2, f"{self.prog}: error: {text} (`{self.prog} --help` lists the options)\n")
 
 
 def _number(text: str) -> float:

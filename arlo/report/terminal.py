@@ -29,9 +29,9 @@ def columns(
 
 
 def console(width: int = 0) -> Console:
-    """The console on standard output, at least so many characters wide: a pipe gets whole tables."""
+    """The console on standard output, at least so many characters wide: no table is broken or cut for a pipe."""
     made = Console(highlight=False)
-    made.width = max(made.width, width)
+    made.width = max(made.width, width) if made.is_terminal else 1000
     return made
 
 

@@ -18,8 +18,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arlo.report.page import render, write
-from arlo.report.table import table
+from arlo.report.page import render, table, write
 from arlo.simulator.tokens.file import load_tokens
 from benchmarks.demos.common import command, ended
 from benchmarks.demos.data import cache_root

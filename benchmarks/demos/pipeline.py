@@ -24,8 +24,7 @@ import numpy as np
 
 from arlo.client import AsyncClient
 from arlo.control.gateway.admin import AdminClient
-from arlo.report.page import render, write
-from arlo.report.table import table
+from arlo.report.page import render, table, write
 from benchmarks.demos.common import command, ended, say, send, served
 from benchmarks.demos.data import cache_root
 from benchmarks.harness import machine

@@ -149,7 +149,6 @@ class WorkloadSection:
         "others leave (docs/batches.md). They are in no latency and counted by themselves.",
         minimum=0,
         maximum=1,
-        flag=Flag("F", "share of the requests that is of the class bulk", sweep=True),
     )
     trace: Path | None = option(
         default=None,
@@ -406,7 +405,6 @@ class AllocationSection:
         left_out="the runtime's load_ms where the profile knows it, else 1 s, as in the paper",
         unit="s",
         minimum=0,
-        flag=Flag("S", "to load another runtime"),
     )
     shift: bool = same(
         ControlConfig,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.cli.fit.common import folder_of, study_of
+from arlo.cli.fit.common import folder_of, need_scipy
 from arlo.errors import ConfigError
 from arlo.simulator.cascade.build import repository_runtimes
 from benchmarks.papers.hybridserve.packing import Device, transfers
@@ -27,6 +27,22 @@ if TYPE_CHECKING:
 MOST_REPLICAS = 8  # of a stage
 MOST_PLANS = 300_000  # combinations of batch, replicas and spans
 BYTES = {"INT64": 8, "INT32": 4, "fp16": 2, "bf16": 2}  # of a value; 4 of any other precision
+
+
+def study_of(cascade: Path, texts: Path, records: Path | None = None) -> Study:
+    """A fitted cascade with its records. `cascade`: a cascade.json or its folder; `records`: the folder of the records,
+    by default `records` next to the cascade."""
+    from arlo.cascade.manifest import CascadeManifest
+    from arlo.cascade.records import Records, read_data
+    from arlo.cascade.study import load_study
+
+    need_scipy()
+    found, folder, data = CascadeManifest.load(cascade), folder_of(cascade), read_data(texts)
+    kept = Records(records or folder / "records", data)
+    used = found.data
+    if used is None:
+        return load_study(found, folder, data, kept)
+    return load_study(found, folder, data, kept, shares=used.split, seed=used.seed)
 
 
 def found(args: argparse.Namespace, test: Study, stages: Any) -> dict[str, Any]:

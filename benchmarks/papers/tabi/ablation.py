@@ -20,7 +20,8 @@ from arlo.cascade.search import exact, points
 from arlo.cascade.search.ladder import as_rules
 from arlo.cascade.spec import Calibrator, Ensemble, Prune, Rules
 from arlo.cascade.study import Played, Study, stage_answers
-from arlo.cli.fit.common import numbers, study_of
+from arlo.cli.text import listed
+from benchmarks.papers.hybridserve.plan import study_of
 from benchmarks.papers.tabi import search as tabi
 
 
@@ -190,11 +191,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("cascade", type=Path, help="a cascade.json with operating points")
     add("--data", type=Path, required=True, metavar="FILE", help="texts, JSON lines")
     add("--records", type=Path, metavar="DIR", help="where records are (default: records beside the cascade)")
-    add("--fit", metavar="N,...", help="models of each stage that a device holds (default: one each)")
+    add(
+        "--fit",
+        type=listed(0, above=True),
+        default=(),
+        metavar="N,...",
+        help="models of each stage that a device holds (default: one each)",
+    )
     args = parser.parse_args(argv)
     study = study_of(args.cascade, args.data, args.records)
     tables = {
-        "ways": [dataclasses.asdict(each) for each in ways(study, fit=numbers(args.fit, "--fit"))],
+        "ways": [dataclasses.asdict(each) for each in ways(study, fit=args.fit)],
         "points": {
             point.name: [dataclasses.asdict(each) for each in ablation(study, point)] for point in study.cascade.points
         },

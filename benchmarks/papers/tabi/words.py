@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from arlo.cascade.manifest import CascadeManifest
 from arlo.cascade.prune import Vocabulary
 from arlo.cascade.records import Records, read_data
-from arlo.cli.fit.common import folder_of, numbers
+from arlo.cli.fit.common import folder_of
 from arlo.cli.fit.record import Stages
+from arlo.cli.text import listed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,11 +81,11 @@ def main(argv: list[str] | None = None) -> int:
     add("cascade", type=Path, help="a cascade.json whose texts are recorded with --alphas")
     add("--data", type=Path, required=True, metavar="FILE", help="texts, JSON lines")
     add("--records", type=Path, metavar="DIR", help="where records are (default: records beside the cascade)")
-    add("--alphas", required=True, metavar="A,...", help="of Eq. 5")
+    add("--alphas", type=listed(0.01, 100), required=True, metavar="A,...", help="of Eq. 5")
     args = parser.parse_args(argv)
     cascade, folder, data = CascadeManifest.load(args.cascade), folder_of(args.cascade), read_data(args.data)
     stages = Stages(cascade, folder, data, Records(args.records or folder / "records", data))
-    for alpha in numbers(args.alphas, "--alphas"):
+    for alpha in args.alphas:
         for s in range(1, len(cascade.stages)):
             work = [
                 stages.pruned(s, alpha, "plain", to_level=False),
