@@ -44,7 +44,7 @@ class _Blocking(Calls[Transport, Iterable[Row]]):
 def _blocking(call: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Client, P], T]:
     @functools.wraps(call)
     def run(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return now(call(self, *args, **kwargs))
+        return now(call(self._calls, *args, **kwargs))
 
     return run
 
@@ -54,28 +54,42 @@ def _draining(
 ) -> Callable[Concatenate[Client, P], Iterator[T]]:
     @functools.wraps(call)
     def run(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return drain(call(self, *args, **kwargs))
+        return drain(call(self._calls, *args, **kwargs))
 
     return run
 
 
-class Client(_Blocking):
+def _holding(made: Callable[P, _Blocking]) -> Callable[[Any], Callable[Concatenate[Client, P], None]]:
+    @functools.wraps(_Blocking.__init__)
+    def init(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._calls = made(*args, **kwargs)
+
+    return lambda _: init
+
+
+class Client:
     """A connection to an Arlo gateway, or to any KServe v2 / Triton gRPC server, for one model.
 
     Safe for threads; make one and share it. Use it as a context manager, or call close(). Nothing is sent before the
     first call; the model's description is asked for once, then kept.
     """
 
+    _calls: _Blocking
+
+    @_holding(_Blocking)
+    def __init__(self) -> None:
+        """See AsyncClient."""
+
     # The same calls, each returning what it would give its awaiter.
-    infer = _blocking(_Blocking.infer)  # type: ignore[assignment]
-    infer_batch = _blocking(_Blocking.infer_batch)  # type: ignore[assignment]
-    embed = _blocking(_Blocking.embed)  # type: ignore[assignment]
-    classify = _blocking(_Blocking.classify)  # type: ignore[assignment]
-    stream = _draining(_Blocking.stream)  # type: ignore[assignment]
-    classify_stream = _draining(_Blocking.classify_stream)  # type: ignore[assignment]
-    model_info = _blocking(_Blocking.model_info)  # type: ignore[assignment]
-    ready = _blocking(_Blocking.ready)  # type: ignore[assignment]
-    close = _blocking(_Blocking.close)  # type: ignore[assignment]
+    infer = _blocking(_Blocking.infer)
+    infer_batch = _blocking(_Blocking.infer_batch)
+    embed = _blocking(_Blocking.embed)
+    classify = _blocking(_Blocking.classify)
+    stream = _draining(_Blocking.stream)
+    classify_stream = _draining(_Blocking.classify_stream)
+    model_info = _blocking(_Blocking.model_info)
+    ready = _blocking(_Blocking.ready)
+    close = _blocking(_Blocking.close)
 
     def __enter__(self) -> Self:
         return self

@@ -47,7 +47,7 @@ class Fitted:
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """The head, and a row for each stage alone and each point."""
         study, last_ms = self.study, self.stages[-1]["mean_ms"]
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for stage, each in zip(study.cascade.stages, self.stages, strict=True):
             right = f"{each['accuracy']:.2%}" if "accuracy" in each else ""
             ece = f"{each['ece15'][0]:.3f} -> {each['ece15'][1]:.3f}" if "ece15" in each else ""

@@ -86,8 +86,8 @@ def as_json(plan: FlowPlan) -> dict[str, Any]:
     """The plan in a form for scripts."""
     flow, backup = plan.flow, dict(plan.backup())
     names = [(flow.stages[p.stage].name, flow.stages[p.stage].variants[p.variant].name, p.batch) for p in plan.pools]
-    same = ("step", "reason", "demand", "workers", "workers_given", "served", "accuracy", "optimal", "price")
-    same += ("utilisation", "note", "joules", "solve_s")
+    same = ("step", "reason", "demand", "workers", "workers_given", "served", "accuracy", "optimal", "price",
+            "utilisation", "note", "joules", "solve_s")  # fmt: skip
     return {
         "flow": flow.name,
         **{name: getattr(plan, name) for name in same},

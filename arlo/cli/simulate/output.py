@@ -382,7 +382,7 @@ def table_of(
         return text
 
     head = [of, *(figure.title + (" " * 9 if figure.title in changed else "") for figure in shown)]
-    rows = []
+    rows: list[tuple[str | Text, ...]] = []
     for name, result in zip(names or [each.scenario for each in results], results, strict=True):
         month = [] if price is None else [f"{cost(result, price)[0]:,.0f}"]
         rows.append((name, *(cell(figure, result) for figure in shown), *month))

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from arlo.cli.text import between, print_json
 from arlo.config.flag import KeyFlag, flags_of
@@ -111,7 +111,7 @@ def workload_of(args: argparse.Namespace) -> Workload:
             if more:
                 raise ConfigError(f"{flag.option} takes one value here, not {text!r}")
     try:
-        return workload_of(WorkloadSection(**given), args.seed)
+        return cast("Workload", workload_of(WorkloadSection(**given), args.seed))
     except ConfigError as error:
         raise ConfigError(in_flags(str(error), None)) from None
 
