@@ -27,7 +27,7 @@ from arlo.cascade.spec import (
 )
 from arlo.catalog.manifest import FILE_NAME as REPOSITORY_FILE
 from arlo.catalog.manifest import Manifest
-from arlo.catalog.typed import not_a_number, read, write_whole
+from arlo.catalog.toml_text import not_a_number, read, write_whole
 from arlo.errors import ConfigError
 
 FILE_NAME = "cascade.json"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from arlo.cascade.decide import Floats, Ints
 from arlo.catalog.manifest import Manifest
-from arlo.catalog.typed import write_whole
+from arlo.catalog.toml_text import write_whole
 from arlo.errors import ConfigError
 
 SPLITS = ("fit", "select", "test")

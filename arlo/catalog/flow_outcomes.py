@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from arlo.catalog.flow import Flow, FlowStage
-from arlo.catalog.typed import write_whole
+from arlo.catalog.toml_text import write_whole
 from arlo.errors import ConfigError
 
 FILE_NAME = "outcomes.npz"

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.catalog.toml_text import to_toml
-from arlo.catalog.typed import write_whole
+from arlo.catalog.toml_text import to_toml, write_whole
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arlo.catalog.manifest import LatencyPoint, Runtime
-from arlo.catalog.typed import read, write_whole
+from arlo.catalog.toml_text import read, write_whole
 from arlo.errors import ConfigError
 from arlo.profiler.staircase import Staircase, staircase
 

@@ -260,7 +260,7 @@ class Fit:
 
     def _calibrate(self) -> dict[str, Any]:
         from arlo.cascade.spec import Calibrator
-        from arlo.catalog.typed import read
+        from arlo.catalog.toml_text import read
         from arlo.cli.fit.calibrate import calibrate
 
         if not self.data.labelled:
@@ -281,7 +281,7 @@ class Fit:
     def _search(self) -> dict[str, Any]:
         from arlo.cascade.manifest import DataUsed, Point
         from arlo.cascade.study import pruned_keys
-        from arlo.catalog.typed import read
+        from arlo.catalog.toml_text import read
         from arlo.cli.fit.search import search
 
         energy = self.options.objective == "energy"

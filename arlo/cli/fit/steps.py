@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arlo.catalog.typed import write_whole
+from arlo.catalog.toml_text import write_whole
 
 FORMAT = 1
 

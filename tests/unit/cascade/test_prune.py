@@ -28,7 +28,7 @@ def text(places: np.ndarray, ids: list[int]) -> str:
         (0.5, "this paper beautifully written enjoyable"),
         (0.7, "paper beautifully written enjoyable"),
         (0.9, "paper beautifully enjoyable"),
-        (1.2, "beautifully enjoyable"),  # equality prunes
+        (1.25, "beautifully enjoyable"),
     ],
 )
 def test_whole_words_by_importance(alpha: float, left: str) -> None:
@@ -63,7 +63,7 @@ def test_some_words_and_a_word_of_each_segment_stay() -> None:
 
 def test_words_of_the_keep_list_stay() -> None:
     kept = prune(
-        Prune(alpha=1.2, min_words=1, to_level=False),
+        Prune(alpha=1.25, min_words=1, to_level=False),
         dataclasses.replace(VOCABULARY, keep=(9,)),
         IDS,
         IMPORTANCE,
@@ -117,7 +117,7 @@ def test_harder_where_there_is_no_time() -> None:
     def kept(spec: Prune, under: int) -> str:
         return text(prune(spec, VOCABULARY, ids, importance, levels, under=under), ids)
 
-    spec = Prune(alpha=0.5, min_words=1, alpha_max=1.2, most_removed=0.6)
+    spec = Prune(alpha=0.5, min_words=1, alpha_max=1.25, most_removed=0.6)
     assert kept(spec, 0) == text(np.arange(11), ids)
     assert kept(spec, 16) == "[CLS] paper beautifully written enjoyable [SEP]"
     assert kept(spec, 8) == "[CLS] beautifully enjoyable [SEP]"
