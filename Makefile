@@ -241,12 +241,23 @@ chart: setup ## helm (fetched) on deploy/chart: linted, rendered, its objects va
 	$(PY) -m pytest tests/unit/deploy/test_chart.py $(PYTEST_ARGS)
 
 # A warning is an error: a page that is nowhere, a link to what is not there.
-MKDOCS := mkdocs-material==9.8.2
+MKDOCS := mkdocs-material==9.8.2 mkdocstrings-python==2.0.11
 .PHONY: site
 site: setup ## the documents as a site, in build/html
-	@[ -x build/site/bin/mkdocs ] || { $(PY) -m venv build/site && \
+	@[ -e build/site/lib/python*/site-packages/mkdocstrings_handlers ] || { $(PY) -m venv build/site && \
 	  build/site/bin/pip --disable-pip-version-check install --quiet -c constraints.txt $(MKDOCS); }
 	NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --quiet --strict --config-file tools/site/mkdocs.yml
+
+.PHONY: screens
+screens: setup ## pictures of pages and screens, in docs/screens, by Debian's Chromium
+	@command -v chromium >/dev/null || { echo "Chromium is needed: apt-get install chromium" >&2; exit 1; }
+	@[ -x build/screens/bin/playwright ] || { $(PY) -m venv build/screens && \
+	  build/screens/bin/pip --disable-pip-version-check install --quiet playwright==1.65.2; }
+	build/screens/bin/python tools/screens.py docs/screens
+
+.PHONY: release
+release: wheel chart site ## wheels, chart, site and images (with Docker) of this commit in dist/release, with checksums
+	tools/release.sh $(VENV)
 
 # --- measure, generate ------------------------------------------------------------------------------------------------
 

@@ -7,38 +7,20 @@ accuracy.
 
 from __future__ import annotations
 
-import difflib
-import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arlo.catalog.flow import Expand, Flow, FlowBatch, FlowEdge, FlowStage, FlowVariant, Guard, table_of_ms
+from arlo.catalog.flow import EXIT, Expand, Flow, FlowBatch, FlowEdge, FlowStage, FlowVariant, Guard, table_of_ms
 from arlo.catalog.flow_exits import with_shares
 from arlo.catalog.flow_outcomes import Outcomes
 from arlo.catalog.latency import LatencyTable
 from arlo.catalog.manifest import Manifest
+from arlo.catalog.structured import check_known, plain, table, values_of
 from arlo.errors import ConfigError
 
 MOST_MS = 3_600_000.0  # per batch
-_FLOW = {
-    "name", "slo_ms", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
-    "joule", "watts", "stage", "edge",
-}  # fmt: skip
-_STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire", "told"}
-_VARIANT = {
-    "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository",
-    "tokens", "temperature", "task_accuracy", "bins", "bin_accuracy", "watts",
-}  # fmt: skip
-_BATCH = {"max", "wait_ms", "same_utility"}
-_EDGE = {"from", "to", "when", "expand", "hop_ms", "answer", "join"}
-_WHEN = {"score", "at_least", "below", "label_in", "share"}
-_EXPAND = {
-    "kind", "output", "max", "factor", "distribution", "counts", "window", "stride", "inputs", "alpha", "min_words",
-    "to_level",
-}  # fmt: skip
-_ANSWER = {"ensemble", "weights"}
 
 
 def load_flow(path: Path) -> Flow:
@@ -59,41 +41,23 @@ def parse_flow(text: str, *, base: Path, source: str = "flow") -> Flow:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
     if "flow" not in raw:
-        raise ConfigError(f"{source} has no [flow]{_nearest('flow', raw)}")
-    return read_flow(raw["flow"], base=base, source=source)
-
-
-def read_flow(raw: Any, *, base: Path, source: str = "flow") -> Flow:
-    """The flow in the table [flow] of a parsed file."""
+        raise ConfigError(f"{source} has no [flow]")
     try:
-        return _flow(_table(raw, "[flow]"), base)
+        return _flow(table(raw["flow"], "[flow]"), base)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
 
 
 def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
-    _known(raw, _FLOW, "[flow]")
-    records = Outcomes.load(base / str(raw["records"])) if raw.get("records") else None
-    watts = _taken(raw, "[flow]", {"watts": float})
-    stages = tuple(_stage(each, base, records, watts) for each in _tables(raw, "stage", "[flow]"))
-    variants = {stage.name: [variant.name for variant in stage.variants] for stage in stages}
-    values = _taken(
-        raw,
-        "[flow]",
-        {
-            "name": str, "slo_ms": float, "router": str, "drop": str, "on_drop": str,
-            "plan_period_s": float, "max_children": int, "records": str, "joule": float,
-        },
-        required=("name", "slo_ms"),
-    )  # fmt: skip
-    if raw.get("utilisation") == "window":
-        values["utilisation"] = "window"
-    elif isinstance(raw.get("utilisation"), str):
-        raise ConfigError(f'[flow]: utilisation must be a number or "window", not {raw["utilisation"]!r}')
-    else:
-        values |= _taken(raw, "[flow]", {"utilisation": float})
+    more = ("watts", "stage", "edge")
+    values = values_of(Flow, raw, "[flow]", also=more, but=("stages", "edges"), required=("name", "slo_ms"))
+    defaults = {"watts": plain(raw["watts"], float, "[flow]: watts")} if "watts" in raw else {}
+    records = None
     if values.get("records"):
         values["records"] = str(base / values["records"])
+        records = Outcomes.load(Path(values["records"]))
+    stages = tuple(_stage(each, base, records, defaults) for each in _tables(raw, "stage", "[flow]"))
+    variants = {stage.name: [variant.name for variant in stage.variants] for stage in stages}
     edges = tuple(_edge(each, variants) for each in _tables(raw, "edge", "[flow]"))
     if records is not None:
         edges = with_shares(stages, edges, records.of_stages(stages))
@@ -103,8 +67,7 @@ def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
 def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None, defaults: Mapping[str, Any]) -> FlowStage:
     """The stage that a table describes. `defaults`: for its variants."""
     where = f"[[flow.stage]] {raw.get('name', '')!r}"
-    _known(raw, _STAGE, where)
-    values = _taken(raw, where, {"name": str, "entry": bool, "fire": str, "told": bool}, required=("name",))
+    values = values_of(FlowStage, raw, where, also=("variants", "variant", "batch", "lengths"), required=("name",))
     named = raw.get("variants", [])
     if not isinstance(named, list):
         raise ConfigError(f"{where}: variants must be an array of repository folders or tables")
@@ -112,45 +75,30 @@ def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None, default
     if not given:
         raise ConfigError(f"{where} has no variants: add [[flow.stage.variant]], or variants = [folders]")
     if "batch" in raw:
-        batch = _table(raw["batch"], f"{where} batch")
-        _known(batch, _BATCH, f"{where} batch")
-        for name in sorted({"wait_ms", "same_utility"} & batch.keys()):
-            if name != "wait_ms" or batch[name] != 0:
-                raise ConfigError(
-                    f"{where} batch: {name} is not served: no worker waits while rows do, and rows of any utility go"
-                    " together; leave it out"
-                )
-        values["batch"] = FlowBatch(**_taken(batch, f"{where} batch", {"max": int}))
+        values["batch"] = FlowBatch(**values_of(FlowBatch, raw["batch"], f"{where} batch"))
     if "lengths" in raw:
         values["lengths"] = tuple((int(a), b) for a, b in _rows(raw["lengths"], 2, f"{where} lengths"))
-    limit = values["batch"].max if "batch" in values else FlowBatch().max
-    return FlowStage(
-        variants=tuple(
-            _variant({**defaults, **_table(each, f"{where} variant")}, base, where, limit, records) for each in given
-        ),
-        **values,
-    )
+    limit = values.get("batch", FlowBatch()).max
+    variants = ({**defaults, **table(each, f"{where} variant")} for each in given)
+    return FlowStage(variants=tuple(_variant(each, base, where, limit, records) for each in variants), **values)
 
 
 def _variant(raw: Mapping[str, Any], base: Path, stage: str, limit: int, records: Outcomes | None) -> FlowVariant:
     where = f"{stage} variant {raw.get('name') or raw.get('repository', '')!r}"
-    _known(raw, _VARIANT, where)
-    kinds = {
-        "name": str, "max_batch": int, "memory_mb": int, "load_ms": float, "repository": str, "tokens": int,
-        "temperature": float, "watts": float,
-    }  # fmt: skip
-    values = _taken(raw, where, kinds)
-    for key in ("max_lengths", "batches", "bins"):
-        if key in raw:
-            values[key] = tuple(_numbers(raw[key], f"{where} {key}", int))
+    shares = ("accuracy", "bin_accuracy")  # a number, or several
+    more = ("latency", "task_accuracy", *shares)
+    values = values_of(FlowVariant, raw, where, also=more, but=("table",))
 
-    def shares(given: Any, key: str) -> tuple[float, ...]:
-        return tuple(_numbers(given if isinstance(given, list) else [given], f"{where} {key}", float))
+    def share(given: Any, key: str) -> tuple[float, ...]:
+        found: tuple[float, ...] = plain(
+            given if isinstance(given, list) else [given], tuple[float, ...], f"{where}: {key}"
+        )
+        return found
 
-    values |= {key: shares(raw[key], key) for key in ("accuracy", "bin_accuracy") if key in raw}
+    values |= {key: share(raw[key], key) for key in shares if key in raw}
     if "task_accuracy" in raw:
-        by_task = _table(raw["task_accuracy"], f"{where} task_accuracy")
-        values["task_accuracy"] = tuple((task, shares(given, "task_accuracy")) for task, given in by_task.items())
+        by_task = table(raw["task_accuracy"], f"{where} task_accuracy")
+        values["task_accuracy"] = tuple((task, share(given, "task_accuracy")) for task, given in by_task.items())
     if "latency" in raw:
         lengths = values.get("max_lengths", ()) if "repository" in values else values.get("max_lengths", (1,))
         values["table"] = _latency(raw["latency"], lengths, where)
@@ -165,8 +113,7 @@ def _variant(raw: Mapping[str, Any], base: Path, stage: str, limit: int, records
         if field not in values:
             raise ConfigError(f"{where}: {key} is missing")
     batches = values["table"].batches()
-    values.setdefault("max_batch", max(batches, default=1))
-    values["max_batch"] = min(values["max_batch"], limit)
+    values["max_batch"] = min(values.get("max_batch", max(batches, default=1)), limit)
     return FlowVariant(**values)
 
 
@@ -207,137 +154,65 @@ def _from_manifest(folder: Path, where: str, *, measured: bool) -> dict[str, Any
 
 def _edge(raw: Mapping[str, Any], variants: Mapping[str, list[str]]) -> FlowEdge:
     where = f"[[flow.edge]] {raw.get('from', '')}>{raw.get('to', '')}"
-    _known(raw, _EDGE, where)
-    values = _taken(raw, where, {"from": str, "to": str, "hop_ms": float, "join": str}, required=("from", "to"))
-    tail, head = values.pop("from"), values.pop("to")
+    hidden = ("tail", "head", "combine", "weights")
+    more = ("from", "to", "when", "expand", "answer")
+    values = values_of(FlowEdge, raw, where, also=more, but=hidden, required=("from", "to"))
+    tail, head = (plain(raw[key], str, f"{where}: {key}") for key in ("from", "to"))
     names = variants.get(tail, [])
     if "when" in raw:
-        values["when"] = _guard(_table(raw["when"], f"{where} when"), f"{where} when", names)
+        at = f"{where} when"
+        found = values_of(Guard, raw["when"], at, also=("share",))
+        values["when"] = Guard(**found | _by_variant(raw["when"], "share", at, names))
     if "expand" in raw:
-        values["expand"] = _expand(_table(raw["expand"], f"{where} expand"), f"{where} expand", names)
+        values["expand"] = _expand(raw["expand"], f"{where} expand", names)
     if "answer" in raw:
-        answer = _table(raw["answer"], f"{where} answer")
-        _known(answer, _ANSWER, f"{where} answer")
-        values["combine"] = _taken(answer, f"{where} answer", {"ensemble": str}).get("ensemble", "weighted")
-        if "weights" in answer:
-            values["weights"] = tuple(_numbers(answer["weights"], f"{where} answer.weights", float))
-    return FlowEdge(tail=tail, head=None if head == "exit" else head, **values)
+        at = f"{where} answer"
+        check_known(table(raw["answer"], at), ("ensemble", "weights"), at)
+        values["combine"] = plain(raw["answer"].get("ensemble", "weighted"), str, f"{at}: ensemble")
+        if "weights" in raw["answer"]:
+            values["weights"] = plain(raw["answer"]["weights"], tuple[float, ...], f"{at}.weights")
+    return FlowEdge(tail=tail, head=None if head == EXIT else head, **values)
 
 
-def _guard(raw: Mapping[str, Any], where: str, names: list[str]) -> Guard:
-    _known(raw, _WHEN, where)
-    values = _taken(raw, where, {"score": str})
-    for key in ("at_least", "below"):
-        if key in raw:
-            if raw[key] in ("planned", "price"):
-                values[key] = raw[key]
-            else:
-                values |= _taken(raw, where, {key: float})
-    if "label_in" in raw:
-        given = raw["label_in"]
-        if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
-            raise ConfigError(f"{where}: label_in must be an array of labels, not {given!r}")
-        values["label_in"] = tuple(given)
-    if "share" in raw:
-        values["share"] = _by_variant(raw["share"], f"{where} share", names)
-    return Guard(**values)
-
-
-def _expand(raw: Mapping[str, Any], where: str, names: list[str]) -> Expand:
-    _known(raw, _EXPAND, where)
-    values = _taken(
-        raw,
-        where,
-        {
-            "kind": str, "output": str, "max": int, "distribution": str, "window": int, "stride": int, "alpha": float,
-            "min_words": int, "to_level": bool,
-        },
-    )  # fmt: skip
-    if "factor" in raw:
-        values["factor"] = _by_variant(raw["factor"], f"{where} factor", names)
-    if "counts" in raw:
-        values["counts"] = tuple(_numbers(raw["counts"], f"{where} counts", int))
+def _expand(raw: Any, where: str, names: list[str]) -> Expand:
+    values = values_of(Expand, raw, where, also=("factor", "inputs")) | _by_variant(raw, "factor", where, names)
+    if "counts" in values:
         values.setdefault("distribution", "empirical")
     if "inputs" in raw:
-        given = _table(raw["inputs"], f"{where} inputs")
+        given = table(raw["inputs"], f"{where} inputs")
         if wrong := next((name for name, source in given.items() if not isinstance(source, str)), None):
             raise ConfigError(f"{where} inputs: {wrong} must be the name of an output or input of the tail")
         values["inputs"] = tuple(given.items())
     return Expand(**values)
 
 
-def _by_variant(raw: Any, where: str, names: list[str]) -> tuple[float, ...]:
-    """A number for all variants of the tail, or a table {variant = number} of all of them."""
-    if not isinstance(raw, dict):
-        return tuple(_numbers([raw], where, float))
-    _known(raw, set(names), where)
-    if missing := [name for name in names if name not in raw]:
-        raise ConfigError(f"{where} lacks the variant {missing[0]!r}")
-    return tuple(_numbers([raw[name] for name in names], where, float))
+def _by_variant(raw: Mapping[str, Any], key: str, where: str, names: list[str]) -> dict[str, tuple[float, ...]]:
+    """A key's number for all variants of the tail, or its table {variant = number} of all of them."""
+    if key not in raw:
+        return {}
+    given = raw[key]
+    if isinstance(given, dict):
+        check_known(given, names, f"{where} {key}")
+        if missing := [name for name in names if name not in given]:
+            raise ConfigError(f"{where} {key} lacks the variant {missing[0]!r}")
+    values = [given[name] for name in names] if isinstance(given, dict) else [given]
+    return {key: plain(values, tuple[float, ...], f"{where} {key}")}
 
 
-def _known(raw: Mapping[str, Any], known: set[str], where: str) -> None:
-    for key in raw:
-        if key not in known:
-            raise ConfigError(f"{where}: {key!r} is not a key here{_nearest(key, sorted(known))}")
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f": did you mean {match[0]!r}?" if match else f"; known: {', '.join(known) or 'none'}"
-
-
-def _taken(
-    raw: Mapping[str, Any], where: str, kinds: Mapping[str, type], required: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """The values of those of these keys that are present, of the right type."""
-    words = {str: "a string", float: "a number", int: "a whole number", bool: "true or false"}
-    found: dict[str, Any] = {}
-    for key, kind in kinds.items():
-        if key not in raw:
-            if key in required:
-                raise ConfigError(f"{where}: {key} is missing")
-            continue
-        value = raw[key]
-        good = isinstance(value, (int, float) if kind is float else kind)
-        if not good or (isinstance(value, bool) and kind is not bool):
-            raise ConfigError(f"{where}: {key} must be {words[kind]}, not {value!r}")
-        found[key] = float(value) if kind is float else value
-    return found
-
-
-def _table(raw: Any, where: str) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{where} must be a table, not {raw!r}")
-    return raw
-
-
-def _tables(raw: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+def _tables(raw: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     given = raw.get(key, [])
     if not isinstance(given, list):
         raise ConfigError(f"{where}: write {key} as an array of tables, [[...{key}]]")
-    return [_table(each, f"{where} {key}") for each in given]
+    return [table(each, f"{where} {key}") for each in given]
 
 
-def _numbers(raw: Any, where: str, kind: type) -> list[Any]:
-    if not isinstance(raw, list) or not raw:
-        raise ConfigError(f"{where} must be an array of numbers, not {raw!r}")
-    for each in raw:
-        if isinstance(each, bool) or not isinstance(each, (int, float) if kind is float else int):
-            raise ConfigError(f"{where} must be {'numbers' if kind is float else 'whole numbers'}, not {each!r}")
-        if not math.isfinite(each):
-            raise ConfigError(f"{where} must be finite, not {each}")
-    return [kind(each) for each in raw]
-
-
-def _rows(raw: Any, width: int, where: str) -> list[list[float]]:
+def _rows(raw: Any, width: int, where: str) -> list[tuple[float, ...]]:
     if not isinstance(raw, list) or not raw:
         raise ConfigError(f"{where} must be an array of {width} numbers each, not {raw!r}")
-    rows = [_numbers(each, where, float) for each in raw]
+    rows: list[tuple[float, ...]] = [plain(each, tuple[float, ...], where) for each in raw]
     for row in rows:
         if len(row) != width:
-            raise ConfigError(f"{where} must be an array of {width} numbers each, not {row!r}")
+            raise ConfigError(f"{where} must be an array of {width} numbers each, not {list(row)}")
         if any(value != int(value) or value < 1 for value in row[:-1]):
-            raise ConfigError(f"{where}: tokens and rows are whole numbers from 1, not {row!r}")
+            raise ConfigError(f"{where}: tokens and rows are whole numbers from 1, not {list(row)}")
     return rows

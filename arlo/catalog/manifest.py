@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from arlo.catalog.inside import engines_inside
 from arlo.catalog.latency import LatencyTable
+from arlo.catalog.pbtxt import engines_inside
+from arlo.catalog.structured import structured
 from arlo.catalog.tasks import task_problems
 from arlo.catalog.tensors import row_length, tensor_problems
 from arlo.catalog.words import Words
@@ -250,60 +251,15 @@ class Manifest:
             raise ConfigError(f"{path} is not of manifest format {FORMAT}: build the repository again")
         raw.pop("fit", None)  # an obsolete measurement that no code reads
         try:
-            manifest = cls(
-                **{
-                    **raw,
-                    "inputs": tuple(InputTensor(**{**t, "dims": tuple(t.get("dims", ()))}) for t in raw["inputs"]),
-                    "outputs": tuple(OutputTensor(**{**t, "dims": tuple(t["dims"])}) for t in raw["outputs"]),
-                    "runtimes": tuple(_runtime(r) for r in raw["runtimes"]),
-                    "recommendation": _recommendation(raw.get("recommendation")),
-                    "labels": tuple(raw.get("labels", ())),
-                    "words": _words(raw.get("words")),
-                    "importance": Importance(**raw["importance"]) if raw.get("importance") else None,
-                    "adaptation": _adaptation(raw.get("adaptation")),
-                    "tasks": {name: tuple(labels) for name, labels in raw.get("tasks", {}).items()},
-                }
-            )
+            manifest: Manifest = structured(cls, raw)
+            if manifest.words is not None:
+                manifest.words.table()  # ValueError when it is damaged
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{path} lacks or misnames a field ({error}): build the repository again") from None
         if problem := next(_problems(manifest), None):
             raise ConfigError(f"{path}: {problem}. Build the repository again")
         static, others = ([r.name for r in manifest.runtimes if r.dynamic == dynamic] for dynamic in (False, True))
         return dataclasses.replace(manifest, inside=engines_inside(repository / manifest.model, static, others))
-
-
-def _runtime(raw: dict[str, Any]) -> Runtime:
-    verification = raw.get("verification")
-    return Runtime(
-        **{
-            **raw,
-            "latency": tuple(LatencyPoint(**point) for point in raw["latency"]),
-            "verification": Verification(**verification) if verification else None,
-            "profiles": tuple(raw.get("profiles", ())),
-            "kinds": tuple(raw.get("kinds", ())),
-            "compute_capabilities": tuple(raw.get("compute_capabilities", ())),
-        }
-    )
-
-
-def _recommendation(raw: dict[str, Any] | None) -> Recommendation | None:
-    if raw is None:
-        return None
-    return Recommendation(**{**raw, "compared": tuple(Compared(**row) for row in raw["compared"])})
-
-
-def _adaptation(raw: dict[str, Any] | None) -> Adaptation | None:
-    if raw is None:
-        return None
-    return Adaptation(**{**raw, "per_layer": tuple(raw["per_layer"])})
-
-
-def _words(raw: dict[str, Any] | None) -> Words | None:
-    if raw is None:
-        return None
-    words = Words(**{**raw, "special": tuple(raw["special"])})
-    words.table()  # ValueError when it is damaged
-    return words
 
 
 def check(manifest: Manifest) -> Manifest:

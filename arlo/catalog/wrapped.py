@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime, name_problem
+from arlo.catalog.pbtxt import config_text, tensor
+from arlo.catalog.structured import check_known, table, values_of
 from arlo.catalog.tensors import DATATYPES
 from arlo.errors import ConfigError
 
 _TOP = {"model", "input", "output", "parameters"}
 _MODEL = {"name", "backend", "files", "counts", "labels", "max_batch", "max_length", "latency", "memory_mb", "version"}
-_INPUT = {"name", "datatype", "dims", "pad_value"}
-_OUTPUT = {"name", "datatype", "dims", "token_level", "on_request", "of_children"}
 
 
 def wrap(file: Path, folder: Path) -> Manifest:
@@ -38,9 +38,9 @@ def wrap(file: Path, folder: Path) -> Manifest:
 
 
 def _write(raw: Mapping[str, Any], base: Path, folder: Path) -> Manifest:
-    _known(raw, _TOP, "the file")
-    model = raw["model"]
-    _known(model, _MODEL, "[model]")
+    check_known(raw, _TOP, "the file")
+    model = table(raw["model"], "[model]")
+    check_known(model, _MODEL, "[model]")
     name, backend = str(model["name"]), str(model.get("backend", "python"))
     if problem := name_problem(name):
         raise ValueError(problem)
@@ -48,7 +48,14 @@ def _write(raw: Mapping[str, Any], base: Path, folder: Path) -> Manifest:
     outputs = tuple(_output(each) for each in raw["output"])
     ragged = any(tensor.dims[:1] == (-1,) for tensor in inputs)
     max_batch = int(model.get("max_batch", 1))
-    text = _config(model, inputs, outputs, raw.get("parameters", {}))
+    text = "# Written by `arlo compile wrap`.\n" + config_text(
+        name,
+        backend,
+        max_batch,
+        inputs=[tensor(each.name, each.datatype, each.dims) for each in inputs],
+        outputs=[tensor(each.name, each.datatype, [-1] * each.token_level + list(each.dims)) for each in outputs],
+        parameters=raw.get("parameters", {}),
+    )
     files = {}
     for called, given in model["files"].items():
         source, target = base / str(given), folder / name / "1" / called
@@ -93,65 +100,25 @@ def _write(raw: Mapping[str, Any], base: Path, folder: Path) -> Manifest:
     return Manifest.load(folder)
 
 
-def _input(raw: Mapping[str, Any]) -> InputTensor:
-    _known(raw, _INPUT, "[[input]]")
-    return InputTensor(
-        name=str(raw["name"]),
-        datatype=_datatype(raw),
-        role="tensor",
-        pad_value=int(raw.get("pad_value", 0)),
-        dims=_dims(raw),
-        length_rule="constant",
-    )
+def _tensor(kind: type[InputTensor | OutputTensor], raw: Any, where: str, but: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a tensor in the file."""
+    values = values_of(kind, raw, where, but=but, required=("name", "datatype", "dims"))
+    if values["datatype"] not in DATATYPES:
+        raise ConfigError(f"{values['name']}: datatype {values['datatype']!r} is none of {', '.join(DATATYPES)}")
+    if any(dim < -1 or dim == 0 for dim in values["dims"]):
+        raise ConfigError(f"{values['name']}: dims {list(values['dims'])} need at least one, each above 0, or -1")
+    return values
 
 
-def _output(raw: Mapping[str, Any]) -> OutputTensor:
-    _known(raw, _OUTPUT, "[[output]]")
-    flags = {key: bool(raw.get(key, False)) for key in ("token_level", "on_request", "of_children")}
-    return OutputTensor(name=str(raw["name"]), datatype=_datatype(raw), dims=_dims(raw), **flags)
+def _input(raw: Any) -> InputTensor:
+    hidden = ("role", "optional", "vocabulary", "length_rule")
+    return InputTensor(role="tensor", length_rule="constant", **_tensor(InputTensor, raw, "[[input]]", hidden))
 
 
-def _datatype(raw: Mapping[str, Any]) -> str:
-    given = str(raw["datatype"])
-    if given not in DATATYPES:
-        raise ConfigError(f"{raw['name']}: datatype {given!r} is none of {', '.join(DATATYPES)}")
-    return given
-
-
-def _dims(raw: Mapping[str, Any]) -> tuple[int, ...]:
-    dims = tuple(int(dim) for dim in raw["dims"])
-    if not dims or any(dim < -1 or dim == 0 for dim in dims):
-        raise ConfigError(f"{raw['name']}: dims {list(dims)} need at least one, each above 0, or -1")
-    return dims
-
-
-def _config(
-    model: Mapping[str, Any],
-    inputs: tuple[InputTensor, ...],
-    outputs: tuple[OutputTensor, ...],
-    parameters: Mapping[str, Any],
-) -> str:
-    def tensor(each: InputTensor | OutputTensor) -> str:
-        kind = "STRING" if each.datatype == "BYTES" else each.datatype
-        step = "-1, " if isinstance(each, OutputTensor) and each.token_level else ""
-        return f'  {{ name: "{each.name}" data_type: TYPE_{kind} dims: [ {step}{", ".join(map(str, each.dims))} ] }}'
-
-    name, backend, rows = model["name"], model.get("backend", "python"), int(model.get("max_batch", 1))
-    lines = ["# Written by `arlo compile wrap`.", f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {rows}"]
-    lines += ["input [", ",\n".join(map(tensor, inputs)), "]", "output [", ",\n".join(map(tensor, outputs)), "]"]
-    lines.append("instance_group [ { count: 1 kind: KIND_CPU } ]")
-    lines += [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
-    return "\n".join(lines) + "\n"
+def _output(raw: Any) -> OutputTensor:
+    return OutputTensor(**{"token_level": False, **_tensor(OutputTensor, raw, "[[output]]", ())})
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _known(raw: Any, known: set[str], where: str) -> None:
-    if not isinstance(raw, Mapping):
-        raise ConfigError(f"{where} must be a table")
-    for key in raw:
-        if key not in known:
-            raise ConfigError(f"{where}: {key!r} is not a key here; known: {', '.join(sorted(known))}")

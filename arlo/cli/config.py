@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         if len(mode.models) > 1:
             found["models"] = mode.models
         found["serves"] = mode.choice.text
-        found["instances"] = dict(mode.first.instances if mode.first is not None else ())
+        found["instances"] = mode.first or {}
     found["workers"] = loaded.worker_count
     if args.json:
         print_json(found)

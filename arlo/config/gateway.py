@@ -21,6 +21,7 @@ HEALTH = {
     # An instance that holds rows and answers none for this long is ejected even if its checks pass: its engine hangs.
     # Never below 20 times the predicted time of its largest batch.
     "silence_ms": 10_000,
+    "retry_interval_ms": 250,  # between checks of an ejected or joining instance; bounds how soon it comes back
 }
 TRACING = {"queue": 4096}  # spans waiting for the collector; a request has three, and one per row, up to eight
 LIMITS = {
@@ -34,6 +35,12 @@ LIMITS = {
     # Frames of one connection within 10 s that carry nothing: DATA without bytes, PRIORITY, unknown ones, and
     # WINDOW_UPDATE above ten for each frame of an answer.
     "empty_frames": 1000,
+    # For a request, from its headers to its last byte; on a stream for each message. Also for a client to take some of
+    # an answer.
+    "body_timeout_ms": 60_000,
+    # What the calls of one connection may hold: requests, whole or not, and answers that the client has not taken. Four
+    # times gateway.max_message_bytes at least.
+    "connection_memory_bytes": 256 * 1024 * 1024,
     "preface_timeout_ms": 10_000,  # for TLS and the connection preface, over HTTP for its first request
     "header_timeout_ms": 10_000,  # for the headers of a call, from the first byte to the last
     "ping_after_ms": 120_000,  # a silent connection is pinged after this time; closed after as long again
@@ -60,6 +67,7 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
         ),
         "health": _filled("HealthConfig", _values(config.health) | HEALTH),
         # The gateway finds the package with this interpreter. Another one may be given by hand.
+        "text_helpers": 2,  # for tokenizers other than WordPiece; they start with the first such text
         "text_command": [sys.executable, "-P", "-m", "arlo.front.helper"],
         "ready_file": str(ready_file) if ready_file is not None else "",
     }

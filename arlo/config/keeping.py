@@ -21,13 +21,6 @@ class HealthConfig:
     failures: int = option(
         default=3, doc="Checks in a row that must fail before an instance is ejected.", minimum=1, maximum=1000
     )
-    retry_interval_ms: int = option(
-        default=250,
-        doc="Between checks of an ejected or joining instance; bounds how soon it comes back.",
-        unit="ms",
-        minimum=10,
-        maximum=3_600_000,
-    )
 
 
 @section("control")

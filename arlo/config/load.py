@@ -74,17 +74,14 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
 
 def _config(sections: dict[str, Any]) -> Config:
     """All sections as one Config, with the models of a cascade or a pipeline."""
-    if "cascade" in sections:
-        from arlo.config.stages import stage_models  # it needs the sections
+    if "cascade" in sections and "pipeline" in sections:
+        raise FieldError("pipeline", "", "and [cascade] do not go together: serve each by itself")
+    if "cascade" in sections or "pipeline" in sections:
+        from arlo.config.stages import stage_models, variant_models  # it needs the sections
 
-        first, *others = stage_models(sections["cascade"])
-        sections["model"], sections["more_models"] = first, tuple(others)
-    if "pipeline" in sections:
-        from arlo.config.flow_variants import variant_models
-
-        if "cascade" in sections:
-            raise FieldError("pipeline", "", "and [cascade] do not go together: serve each by itself")
-        first, *others = variant_models(sections["pipeline"])
+        first, *others = (
+            stage_models(sections["cascade"]) if "cascade" in sections else variant_models(sections["pipeline"])
+        )
         sections["model"], sections["more_models"] = first, tuple(others)
     return Config(**sections)
 

@@ -9,13 +9,10 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from arlo.config.cascade import CascadeConfig
 from arlo.config.field import FieldError, option, section
+from arlo.config.flows import CascadeConfig, PipelineConfig
 from arlo.config.keeping import ControlConfig, HealthConfig, ScalingConfig
-from arlo.config.limits import LimitsConfig
-from arlo.config.pipeline import PipelineConfig
-from arlo.config.ports import GatewayConfig
-from arlo.config.tracing import TracingConfig
+from arlo.config.ports import GatewayConfig, LimitsConfig, TracingConfig
 
 Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
 

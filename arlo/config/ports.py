@@ -1,4 +1,4 @@
-"""The configuration section for the ports that clients use, and for access to them: [gateway]. See model.py."""
+"""The configuration sections for the gateway's ports, access to them, their limits, and traces. See model.py."""
 
 from __future__ import annotations
 
@@ -41,14 +41,6 @@ class GatewayConfig:
     auto_truncate: bool = option(
         default=False,
         doc="Texts over HTTP that are too long are cut where `truncate` is not said; else refused.",
-    )
-    text_helpers: int = option(
-        default=2,
-        doc="Processes that make token ids of text for tokenizers other than WordPiece, with the `tokenizers` package; "
-        "they start with the first such text. 0: such models take token ids and no text.",
-        unit="processes",
-        minimum=0,
-        maximum=64,
     )
     http_address: str = option(
         default="127.0.0.1:8002", doc="Port of /metrics, /livez and /readyz. Port 0 picks a free one.", format="address"
@@ -166,3 +158,55 @@ class GatewayConfig:
             )
         if not self.managed and self.admin_address.endswith(":0"):
             raise FieldError("gateway", "admin_address", "needs the port of the running gateway when managed = false")
+
+
+@section("limits")
+class LimitsConfig:
+    """What clients may take of the data port. Above a limit the offender alone pays: its call ends, or its connection,
+    and the gateway logs `client_over_limit`."""
+
+    connections: int = option(
+        default=10_000,
+        doc="Connections of each port, and at most an equal part of the limit of open files. A further one takes the "
+        "place of a silent or idle one, or of one whose client keeps a request or an answer waiting; where there is "
+        "none it is refused.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    memory_bytes: int = option(
+        default=1024 * 1024 * 1024,
+        doc="What the calls of all connections may hold. Above three quarters of it no further request is taken "
+        "from those that hold more than others; above it the call that holds most, of the connection that holds most, "
+        "is given up.",
+        unit="bytes",
+        minimum=0,
+    )
+    connection_age_ms: int = option(
+        default=0,
+        doc="Connections older than this are told to go, so that clients spread over gateways again; calls under way "
+        "have gateway.drain_timeout_ms to end. 0: never.",
+        unit="ms",
+        minimum=0,
+        maximum=2**31 - 1,
+    )
+
+
+@section("tracing")
+class TracingConfig:
+    """Traces of requests, as spans for an OpenTelemetry collector. A client's `traceparent` goes on to workers in any
+    case."""
+
+    otlp_endpoint: str | None = option(
+        default=None,
+        doc="`http://host:port` or `https://host:port` of a collector that takes OTLP over HTTP, as JSON at "
+        "/v1/traces; another path may follow. Headers and certificates are read from the variables "
+        "`OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_EXPORTER_OTLP_CERTIFICATE`.",
+        left_out="`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`, or else no spans are made",
+    )
+    sample: float = option(
+        default=0.01,
+        doc="Share of requests without a `traceparent` that begin a trace. Those with one are traced where it says "
+        "that they are sampled.",
+        minimum=0,
+        maximum=1,
+    )

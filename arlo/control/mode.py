@@ -16,16 +16,14 @@ from arlo.cascade.manifest import Point
 from arlo.catalog.bundle import shared_bundle
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config
-from arlo.config.cascade import CascadeConfig
-from arlo.config.flow_variants import pipeline_name, served_flow
-from arlo.config.pipeline import PipelineConfig
-from arlo.config.stages import cascade_manifest, cascade_name
+from arlo.config.flows import CascadeConfig, PipelineConfig
+from arlo.config.stages import cascade_manifest, cascade_name, pipeline_name, served_flow
 from arlo.control.events import emit
 from arlo.control.http.status import CascadeStatus, EnergyStatus
 from arlo.control.reconcile.cascade import fill_cascade, kept_point
 from arlo.control.reconcile.choice import choose
 from arlo.control.reconcile.pipeline import fill_pipeline, kept_plan, plan_message, records_of
-from arlo.control.reconcile.placement import Plan, plan_from_config
+from arlo.control.reconcile.placement import plan_from_config
 from arlo.errors import GatewayError
 from arlo.planning.flows.numbers import Numbers
 from arlo.planning.lengths.advice import dynamic_runtime
@@ -62,7 +60,8 @@ class ServingMode:
         # Checked here, so that an error is reported before anything is started.
         self.first = self._first()
 
-    def _first(self) -> Plan | None:
+    def _first(self) -> dict[str, int] | None:
+        """Instances of each runtime at the start; None: a plan for lengths that are not known decides."""
         return plan_from_config(self.config, self.manifest) if self.config.deployment.instances else None
 
     @property
@@ -180,11 +179,11 @@ class Models(ServingMode):
         self.dedicated = config.dedicated
         super().__init__(config, manifest)
 
-    def _first(self) -> Plan | None:
+    def _first(self) -> dict[str, int] | None:
         if not self.dedicated:
             return super()._first()
         pairs = zip(self.manifest.runtimes, self.config.models, strict=True)
-        return Plan(tuple((bundle.name, model.workers or 0) for bundle, model in pairs))
+        return {bundle.name: model.workers or 0 for bundle, model in pairs}
 
     @property
     def _served(self) -> list[Served]:
@@ -261,11 +260,11 @@ class Cascade(Models):
 
         self._energy = EnergyWatch(self.config.workers)
         found: dict[str, Watcher] = {
-            "point": PointWatch(self._cascade, self.config.workers.run_dir, deployments),
-            "energy": self._energy,
+            "point": PointWatch(self._cascade, self.config.workers.run_dir, deployments).on_stats,
+            "energy": self._energy.on_stats,
         }
         if self._cascade.shadow_share > 0:
-            found["drift"] = DriftWatch(self._cascade, deployments, counters)
+            found["drift"] = DriftWatch(self._cascade, deployments, counters).on_stats
         return found
 
     def point(self, deployments: Deployments) -> CascadeStatus | None:
@@ -332,9 +331,9 @@ class Pipeline(Models):
         deployments.flow_plan = kept_plan(self._pipeline, deployment)
 
     def watchers(self, deployments: Deployments, counters: Counter[str]) -> Mapping[str, Watcher]:
-        from arlo.control.watch.audit import AuditWatch
+        from arlo.control.watch.audit import audit_watch
 
-        return {"audit": AuditWatch(counters)} if self._pipeline.audit > 0 else {}
+        return {"audit": audit_watch(counters)} if self._pipeline.audit > 0 else {}
 
     def tasks(
         self, pool: WorkerPool, *, served: Callable[[], Manifest], change: Callable[[Manifest], None], probe: Probe

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import IO, Any
 
-from arlo.catalog.integrity import check_files
+from arlo.catalog.files import check_files
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
@@ -104,8 +104,8 @@ class Cluster:
         scaler = Scaler(mode, bundled, reconciler, scheduler, counters=counters)
         reconciler.stats = lambda: scheduler.feed.first
         watchers: dict[str, Watcher] = {
-            "scaler": scaler,
-            "recycler": Recycler(config, mode.manifest, reconciler),
+            "scaler": scaler.on_stats,
+            "recycler": Recycler(config, mode.manifest, reconciler).on_stats,
             **mode.watchers(deployments, counters),
         }
         return _Parts(mode, deployments, reconciler, scheduler, scaler, watchers)
@@ -269,8 +269,8 @@ class Cluster:
             "scheduler": self.scheduler.run,
             **self._gateway.loops(),
         }
-        watchers = {**self._parts.watchers, **({"tasks": self._tasks} if self._tasks is not None else {})}
-        for name, watcher in watchers.items():
+        tasks = {"tasks": self._tasks.on_stats} if self._tasks is not None else {}
+        for name, watcher in {**self._parts.watchers, **tasks}.items():
             loops[name] = functools.partial(self.scheduler.feed.follow, watcher)
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from pathlib import Path
+from typing import Any
 
 from arlo.config import Config
 from arlo.errors import ConfigError
@@ -18,36 +19,28 @@ def make_pool(config: Config) -> WorkerPool:
         return EndpointsPool(
             workers.endpoints, admin_key=_key(workers.admin_key_file), start_timeout_s=workers.start_timeout_s
         )
-    # Loading, unloading and the like are reserved for us; other clients of the workers' ports can only infer.
-    admin_key = secrets.token_urlsafe(16)
-    if workers.kind == "ray":
-        # Not imported from arlo.workers: Ray is needed only where it is used.
-        from arlo.workers.ray.pool import RayPool
+    common: dict[str, Any] = {
+        "workers": config.worker_count,
+        "run_dir": workers.run_dir,
+        "threads": workers.threads,
+        # Loading, unloading and the like are reserved for us; other clients of the workers' ports can only infer.
+        "admin_key": secrets.token_urlsafe(16),
+        "start_timeout_s": workers.start_timeout_s,
+        "hang_timeout_s": workers.hang_timeout_s,
+        "linger_s": workers.linger_s,
+    }
+    if workers.kind == "local":
+        return LocalPool(config.model.repository, gpus=workers.gpus, **common)
+    # Not imported from arlo.workers: Ray is needed only where it is used.
+    from arlo.workers.ray.pool import RayPool
 
-        return RayPool(
-            config.model.repository,
-            workers=config.worker_count,
-            run_dir=workers.run_dir,
-            namespace=ray_namespace(config),
-            address=workers.ray_address,
-            resource=workers.ray_resource,
-            amount=workers.ray_amount,
-            threads=workers.threads,
-            admin_key=admin_key,
-            start_timeout_s=workers.start_timeout_s,
-            hang_timeout_s=workers.hang_timeout_s,
-            linger_s=workers.linger_s,
-        )
-    return LocalPool(
+    return RayPool(
         config.model.repository,
-        workers=config.worker_count,
-        run_dir=workers.run_dir,
-        threads=workers.threads,
-        gpus=workers.gpus,
-        admin_key=admin_key,
-        start_timeout_s=workers.start_timeout_s,
-        hang_timeout_s=workers.hang_timeout_s,
-        linger_s=workers.linger_s,
+        namespace=ray_namespace(config),
+        address=workers.ray_address,
+        resource=workers.ray_resource,
+        amount=workers.ray_amount,
+        **common,
     )
 
 

@@ -22,32 +22,40 @@ _POLICY = (
 )
 
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2430; background: #f4f6f9; margin: 0; }
+:root { color-scheme: light dark; --text: #1d2430; --soft: #5a6575; --back: #f4f6f9; --box: #fff; --line: #e1e6ed;
+  --thin: #eef1f5; --chosen: #eaf1fd; --warn: #fff6e5; --edge: #f0d49a; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --text: #dde3ec; --soft: #98a4b5; --back: #12161c; --box: #1b2129; --line: #303945; --thin: #262e38;
+    --chosen: #20304d; --warn: #3a2f16; --edge: #6f5a26; }
+  .plotly-graph-div { filter: invert(0.9) hue-rotate(180deg); } /* plots keep their hues on a dark ground */
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0; }
 main { max-width: 1240px; margin: 0 auto; padding: 28px 24px 48px; }
+@media (max-width: 600px) { main { padding: 16px 10px 32px; } }
 h1 { font-size: 24px; margin: 0 0 4px; }
 h2 { font-size: 17px; margin: 32px 0 10px; }
-p.what { margin: 0 0 16px; color: #5a6575; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: 12px; }
-.card, .box { background: #fff; border: 1px solid #e1e6ed; border-radius: 8px; }
+p.what { margin: 0 0 16px; color: var(--soft); overflow-wrap: anywhere; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; }
+.card, .box { background: var(--box); border: 1px solid var(--line); border-radius: 8px; }
 .card { padding: 12px 16px; }
 .card b { display: block; font-size: 22px; font-weight: 600; }
-.card span { color: #5a6575; font-size: 13px; }
+.card span { color: var(--soft); font-size: 13px; }
 .box { padding: 6px; overflow-x: auto; min-width: 0; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(540px, 100%), 1fr)); gap: 14px;
   margin: 14px 0; }
 .plots .box { overflow: hidden; }
-.plots p { margin: 0 10px 8px; color: #5a6575; font-size: 13px; }
+.plots p { margin: 0 10px 8px; color: var(--soft); font-size: 13px; }
 table { border-collapse: collapse; width: 100%; }
-td, th { padding: 5px 9px; border-bottom: 1px solid #eef1f5; vertical-align: top; text-align: right; }
+td, th { padding: 5px 9px; border-bottom: 1px solid var(--thin); vertical-align: top; text-align: right; }
 td:first-child, th:first-child, .facts td { text-align: left; }
 td:first-child { font-weight: 600; }
+.box:not(.facts) td { white-space: nowrap; }
 .facts td:first-child { width: 1%; white-space: nowrap; }
 tr:last-child td { border-bottom: 0; }
 p.note { margin: 4px 0; }
-tr.chosen td { background: #eaf1fd; font-weight: 600; }
+tr.chosen td { background: var(--chosen); font-weight: 600; }
 code { font: 13px ui-monospace, monospace; word-break: break-word; }
-.warn { background: #fff6e5; border: 1px solid #f0d49a; border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
+.warn { background: var(--warn); border: 1px solid var(--edge); border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
 """
 
 # The first plot measures its box before the second one takes half of the row.

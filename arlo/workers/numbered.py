@@ -37,15 +37,17 @@ class NumberedPool(abc.ABC, Generic[W]):
     resizable = True
     restartable = True
 
-    def __init__(self, repository: Path, workers: int) -> None:
+    def __init__(self, repository: Path | None, workers: int) -> None:
+        """`repository`: None if only the workers have it."""
         if workers < 1:
             raise ConfigError(f"a pool needs at least one worker, not {workers}")
-        if not repository.is_dir():
+        if repository is not None and not repository.is_dir():
             raise ConfigError(f"model repository {repository} is not a folder: build it with `arlo compile`")
         self._count = workers
         self._workers: dict[str, W] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._next = 0  # number of the next worker
+        self._started = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -58,9 +60,29 @@ class NumberedPool(abc.ABC, Generic[W]):
     async def start(self) -> None:
         """Start all workers and wait until each is live."""
 
-    @abc.abstractmethod
+    async def add(self) -> WorkerInfo:
+        """Start one more worker, under an id that this pool has not used yet, and wait until it is live."""
+        if not self._started:
+            raise WorkerError("no worker can be added: the pool is not started")
+        worker = self._make(self._next)
+        self._next += 1
+        try:
+            await self._bring_up(worker)
+        except BaseException:
+            await self._removed(worker)
+            raise
+        return worker.info()
+
     async def stop(self) -> None:
         """Stop all workers, gracefully first, then for sure. Idempotent."""
+        await asyncio.gather(*self._removals.values(), return_exceptions=True)
+        workers, self._workers = self._workers, {}
+        self._started = False
+        results = await asyncio.gather(*(self._end(worker) for worker in workers.values()), return_exceptions=True)
+        await self._close()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     async def workers(self) -> list[WorkerInfo]:
         """State of every worker as last seen, in the order in which they were made. No call is made."""
@@ -93,8 +115,19 @@ class NumberedPool(abc.ABC, Generic[W]):
             self._removals.pop(worker.id, None)
 
     @abc.abstractmethod
+    def _make(self, number: int) -> W:
+        """A new worker, listed, not started."""
+
+    @abc.abstractmethod
+    def _bring_up(self, worker: W) -> Coroutine[Any, Any, None]:
+        """Start a worker and wait until it is live."""
+
+    @abc.abstractmethod
     def _end(self, worker: W) -> Coroutine[Any, Any, None]:
         """End a worker for good."""
+
+    async def _close(self) -> None:  # most pools hold nothing else
+        """Called by stop() when all workers have ended."""
 
     def _made(self, worker: W) -> W:
         """Add a worker to the list; returns it."""

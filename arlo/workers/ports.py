@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import socket
@@ -32,6 +33,18 @@ class ReservedPort:
     def release(self) -> None:
         """Give the port back. Idempotent."""
         self._socket.close()
+
+
+async def accepts(address: str, port: int) -> bool:
+    """Whether something accepts connections there."""
+    try:
+        _, writer = await asyncio.open_connection(address, port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
 
 
 _given: set[tuple[str, int]] = set()  # ports returned in this process; none is returned twice

@@ -41,7 +41,6 @@ admin_address = "127.0.0.1:0"
 interval_ms = 200
 timeout_ms = 200
 failures = 2
-retry_interval_ms = 100
 [control]
 http_address = "127.0.0.1:0"
 {control}

@@ -41,7 +41,6 @@ http_address = "127.0.0.1:0"
 admin_address = "127.0.0.1:0"
 [health]
 interval_ms = 200
-retry_interval_ms = 100
 [control]
 http_address = "127.0.0.1:0"
 reallocate = false

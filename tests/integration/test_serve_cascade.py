@@ -153,7 +153,7 @@ async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
 async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
     """The records of the stages have nothing in common, whatever cascade.json says."""
     written(tmp_path)
-    more = 'shadow_share = 1.0\nshadow_max_busy = 1.0\ndrift = "raise"'
+    more = 'shadow_share = 1.0\ndrift = "raise"'
     toml = SERVE.replace("slo_ms", f"{more}\nslo_ms", 1)
     (tmp_path / "serve.toml").write_text(toml)
     async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:

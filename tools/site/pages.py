@@ -1,4 +1,4 @@
-"""Hooks of mkdocs that turn the documents into a site: README.md is the first page, and its table the navigation.
+"""Hooks of mkdocs that turn the documents into a site: README.md is the first page, docs/index.md the navigation.
 
 Documents outside docs/ become pages if other pages link to them. Links to other files (sources, examples) become text;
 their targets must exist.
@@ -6,6 +6,7 @@ their targets must exist.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # As it is in the repository -> as it is on the site, below docs/.
 MOVED = {
     "README.md": "index.md",
+    "docs/index.md": "pages.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
     "traces/README.md": "traces.md",
@@ -30,14 +32,24 @@ MOVED = {
 }
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 API = "api.md"  # the page of the OpenAPI document, behind that of HTTP
-_ROW = re.compile(r"^\| (?P<wish>[^|]+) \| (?P<pages>[^|]*\]\([^|]*) \|$", re.MULTILINE)
+SDK = "sdk.md"  # that of the client's docstrings, behind that of the client
+BEHIND = {"http.md": {"HTTP API, every path": API}, "client.md": {"Client, every class": SDK}}
+_ROW = re.compile(r"^\| \*\*(?P<section>[^|]+)\*\* \| (?P<pages>[^|]+) \|$", re.MULTILINE)
+_SDK_PAGE = """\
+# The client, every class
+
+::: arlo.client
+    options:
+      members: {names}
+      show_root_toc_entry: false
+"""
 
 
 def _place(path: str) -> str | None:
     """The place on the site of a file of the repository; None if it is not a page."""
     if path in MOVED:
         return MOVED[path]
-    return path.removeprefix("docs/") if path.startswith("docs/") else None
+    return path.removeprefix("docs/") if path.startswith("docs/") and path.endswith((".md", ".png", ".svg")) else None
 
 
 def _relinked(text: str, source: str) -> str:
@@ -62,20 +74,15 @@ def _relinked(text: str, source: str) -> str:
 
 
 def _navigation() -> list[Any]:
-    """The navigation from the README's table: a section for each row, each page once."""
-    seen, found = {"index.md"}, []
-    for row in _ROW.finditer((ROOT / "README.md").read_text()):
+    """The navigation from the table of docs/index.md: a section for each row."""
+    found: list[Any] = [{"Arlo": "index.md"}, {"All pages": "pages.md"}]
+    for row in _ROW.finditer((ROOT / "docs/index.md").read_text()):
         pages = []
         for _, words, target in _LINK.findall(row["pages"]):
-            place = _place(target)
-            if place is not None and place not in seen:
-                seen.add(place)
-                pages.append({words[0].upper() + words[1:]: place})
-                if place == "http.md":
-                    pages.append({"HTTP API, every path": API})
-        wish = row["wish"].strip()
-        found.append({wish[0].upper() + wish[1:]: pages})
-    return [{"Arlo": "index.md"}, *found]
+            if place := _place(os.path.normpath(f"docs/{target}")):
+                pages += [{words[0].upper() + words[1:]: place}, *([BEHIND[place]] if place in BEHIND else [])]
+        found.append({row["section"]: pages})
+    return found
 
 
 def on_config(config: Any) -> Any:
@@ -85,18 +92,23 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages from outside docs/."""
+    """Add the pages from outside docs/, and those made from the program."""
+    if index := files.get_file_from_path("index.md"):
+        files.remove(index)
     for source, place in MOVED.items():
         text = (ROOT / source).read_text()
         files.append(File.generated(config, place, content=_relinked(text, source)))
     made = api_page.document()
     files.append(File.generated(config, API, content=api_page.page(made)))
+    (names,) = re.findall(r"^__all__ = (\[[^]]*\])", (ROOT / "arlo/client/__init__.py").read_text(), re.MULTILINE)
+    names = json.dumps(ast.literal_eval(names))
+    files.append(File.generated(config, SDK, content=_SDK_PAGE.format(names=names)))
     files.append(File.generated(config, "openapi.json", content=json.dumps(made, indent=1)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Rewrite the links of a document."""
-    if page.file.src_uri in (API, *MOVED.values()):
+    if page.file.src_uri in (API, SDK, *MOVED.values()):
         return markdown
     return _relinked(markdown, f"docs/{page.file.src_uri}")

@@ -204,7 +204,7 @@ def _warn_of_text(given: dict[str, Path], manifests: dict[str, Manifest]) -> Non
 def _no_text(repository: Path, manifest: Manifest) -> str:
     """Why the gateway cannot tokenise text for a stage; empty: it can."""
     from arlo._core import Tokenizer
-    from arlo.catalog.tokenizer import read_tokenizer
+    from arlo.catalog.files import read_tokenizer
 
     raw = read_tokenizer(repository, manifest)
     if not raw:

@@ -194,7 +194,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _drop_damaged(repository: Path, name: str) -> None:
     """Remove a repository that was built here and has changed since, so that it is built again."""
-    from arlo.catalog.integrity import check_files
+    from arlo.catalog.files import check_files
     from arlo.catalog.manifest import Manifest
 
     if not repository.exists():
@@ -283,7 +283,6 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
     manifest = _first(args, source, folder / "repository")
     path, cores = folder / "serve.toml", len(os.sched_getaffinity(0))
     workers = args.workers or (1 if args.device == "cuda" else min(MOST_WORKERS, cores))
-    free = "127.0.0.1:0"
     sections = {
         "model": {
             "name": source.name,
@@ -301,10 +300,10 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
             "api_address": api,
             "aliases": dict.fromkeys(sorted({*args.alias}), source.name),
             "auto_truncate": args.auto_truncate,
-            "http_address": free,
-            "admin_address": free,
+            "http_address": _usual(8002, args.grpc_port),
+            "admin_address": _usual(8003, args.grpc_port),
         },
-        "control": {"http_address": free},
+        "control": {"http_address": _usual(8004, args.grpc_port)},
     }
     path.write_text(to_toml(sections, COMMENT))
     config = configuration.load(path)
@@ -322,6 +321,14 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
 
     beside = rest if source.lengths and not _is_whole(folder / "repository") else None
     return asyncio.run(serve(config, ready=ready, manifest=manifest, beside=beside))
+
+
+def _usual(port: int, grpc_port: int) -> str:
+    """The address that other commands look at unless told otherwise; another one where that is taken, or any may be."""
+    if grpc_port:
+        with contextlib.suppress(GatewayError):
+            return _free("127.0.0.1", port, "")
+    return "127.0.0.1:0"
 
 
 def _free(host: str, port: int, option: str) -> str:

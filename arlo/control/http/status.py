@@ -6,7 +6,9 @@ Values only. Times are Unix milliseconds or seconds as named; runtimes are named
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
+
+from arlo.catalog.structured import structured
 
 # A worker's progress towards the runtime it should have. In order, except for `waiting`, `recycling` and `failed`;
 # `warming`: the runtime answers its first requests, and the answers are checked.
@@ -178,30 +180,10 @@ class ControlStatus:
     def from_json(cls, document: dict[str, Any]) -> ControlStatus:
         """The reverse of to_json(). Unknown keys (a newer version) are ignored; ValueError for missing ones."""
         try:
-            parts = {
-                "runtimes": [_known(RuntimeStatus, item) for item in document["runtimes"]],
-                "workers": [_known(WorkerStatus, item) for item in document["workers"]],
-                "plans": [_known(PlanRecord, item) for item in document["plans"]],
-                "scaling": _known(ScalingStatus, document["scaling"]),
-                "models": [_model(item) for item in document.get("models", ())],
-                "energy": _known(EnergyStatus, document["energy"]) if document.get("energy") else None,
-                "cascade": _known(CascadeStatus, document["cascade"]) if document.get("cascade") else None,
-            }
-            return _known(cls, document | parts)
+            found: ControlStatus = structured(cls, document, ignore_unknown=True)
+            return found
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a status document of this version of Arlo: {error}") from None
-
-
-_T = TypeVar("_T")
-
-
-def _known(kind: type[_T], values: dict[str, Any]) -> _T:
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in values.items() if name in names})
-
-
-def _model(values: dict[str, Any]) -> ModelStatus:
-    return _known(ModelStatus, values | {"runtimes": [_known(RuntimeStatus, item) for item in values["runtimes"]]})
 
 
 # Name -> help. Each grows from the control plane's start.

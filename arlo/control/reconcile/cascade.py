@@ -7,12 +7,13 @@ from typing import Any
 
 from arlo.cascade.drift import allowed
 from arlo.cascade.manifest import CascadeManifest, Point, Stage, check_judged
-from arlo.cascade.spec import Rule, bounded
 from arlo.catalog.manifest import Manifest
-from arlo.config.cascade import CascadeConfig
+from arlo.config.flows import CascadeConfig
 from arlo.config.stages import cascade_manifest, cascade_name, stage_name
 from arlo.errors import ConfigError
 
+ANSWER_MARGIN_MS = 2  # how long before its deadline a row ends with the answer that it has
+SHADOW_MAX_BUSY = 0.7  # no row is asked again while a larger share of the last stage's instances is busy
 LOGITS = {"question-answering": ("start_logits", "end_logits")}
 
 
@@ -25,8 +26,7 @@ def fill_cascade(
     message.name = cascade_name(config)
     message.slo_ms = config.slo_ms
     message.default_timeout_ms = config.timeout_ms
-    message.seed = config.seed
-    message.answer_margin_ms = config.answer_margin_ms
+    message.answer_margin_ms = min(ANSWER_MARGIN_MS, config.timeout_ms - 1)
     message.expire = config.on_deadline == "expire"
     message.fail = config.on_failure == "error"
     message.auto_price = config.price == "auto"
@@ -38,18 +38,16 @@ def fill_cascade(
             word_start=base64.b64decode(words.word_start), special=sorted(words.special), keep=sorted(words.keep)
         )
     point = manifest.point(point_name or config.point)
-    message.shadow_share, message.shadow_max_busy = config.shadow_share, config.shadow_max_busy
+    message.shadow_share, message.shadow_max_busy = config.shadow_share, SHADOW_MAX_BUSY
     message.drift_epsilon = allowed(point, manifest.data) if config.drift != "off" else 0.0
     message.point = point.name
-    floor = None if config.price_floor_point is None else manifest.point(config.price_floor_point)
     weights = point.ensemble.weights or (1.0,) * len(manifest.stages)
     for stage, one, weight in zip(manifest.stages, stages, weights, strict=True):
         _check(stage, one, manifest)
         _fill_stage(message.stages.add(model=stage_name(config, stage.name), weight=weight), stage)
     for each in manifest.points:
         # One file may hold ensembles with several weights; a row's answer is mixed with those of the point in force.
-        rules = each.rules if floor is None else bounded(each.rules, floor.rules[0])
-        _fill_point(message.points.add(name=each.name), each, rules)
+        _fill_point(message.points.add(name=each.name), each)
 
 
 def safer_point(manifest: CascadeManifest, now: str) -> Point | None:
@@ -95,8 +93,8 @@ def _fill_stage(message: Any, stage: Stage) -> None:
     to.curve_to.extend(y for _, y in by.curve)
 
 
-def _fill_point(message: Any, point: Point, prices: tuple[tuple[Rule, ...], ...]) -> None:
-    for rules in prices:
+def _fill_point(message: Any, point: Point) -> None:
+    for rules in point.rules:
         price = message.prices.add()
         for rule in rules:
             item = price.rules.add(rule=rule.kind, c=rule.c, k=rule.k)

@@ -11,14 +11,14 @@ from typing import Any
 from arlo import proto
 from arlo.cascade.manifest import check_judged
 from arlo.cascade.prune import vocabulary_of
+from arlo.catalog.files import read_tokenizer
 from arlo.catalog.flow import Flow, FlowEdge, FlowVariant
 from arlo.catalog.flow_accuracy import path_accuracy
 from arlo.catalog.flow_exits import gain
 from arlo.catalog.flow_outcomes import Outcomes, RowOutcomes
 from arlo.catalog.manifest import Manifest
-from arlo.catalog.tokenizer import read_tokenizer
-from arlo.config.flow_variants import pipeline_name, served_flow, timeout_ms, variant_model
-from arlo.config.pipeline import PipelineConfig
+from arlo.config.flows import PipelineConfig
+from arlo.config.stages import pipeline_name, served_flow, timeout_ms, variant_model
 from arlo.errors import ConfigError
 from arlo.planning.flows.live import StageCounts, VariantCounts
 from arlo.planning.flows.numbers import Numbers
@@ -102,7 +102,7 @@ def fill_pipeline(
                 served.calibrator.kind, served.calibrator.t = "temperature", variant.temperature
         if by_tokens and len(stage.variants) > 1 and late and not config.workers:
             _fill_rule(item.tokens, config.tokens, flow.slo_ms, stage.variants)
-            item.tokens.shadow = config.shadow
+            item.tokens.shadow = config.audit
     if by_tokens and len(message.stages) == 1:
         items = message.stages[0].variants
         values = [each.accuracy - each.energy * each.work_s for each in items]

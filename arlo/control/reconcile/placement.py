@@ -1,19 +1,14 @@
-"""The desired state, as values: configuration + manifest -> plan -> placement -> the gateway's Deployment. Pure, except
-that it reads the tokenizers' files.
-
-A `Plan` gives the number of instances of each runtime; `place` assigns runtimes to workers. The plan comes
-from the configuration.
-"""
+"""The desired state, as values: configuration + manifest -> plan, and placement -> the gateway's Deployment. Pure,
+except that it reads the tokenizers' files."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arlo import proto
+from arlo.catalog.files import read_tokenizer
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.catalog.tokenizer import read_tokenizer
 from arlo.config import Config, ModelConfig
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity
@@ -23,20 +18,9 @@ if TYPE_CHECKING:
     from arlo.control.mode import ServingMode
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
-    """Instances per runtime, in the order in which workers are given: shortest runtime first."""
-
-    instances: tuple[tuple[str, int], ...]  # (runtime name, how many > 0)
-
-    @property
-    def total(self) -> int:
-        """The total number of instances."""
-        return sum(count for _, count in self.instances)
-
-
-def plan_from_config(config: Config, manifest: Manifest) -> Plan:
-    """The configured allocation in terms of the manifest's runtimes; ConfigError for a length that it lacks."""
+def plan_from_config(config: Config, manifest: Manifest) -> dict[str, int]:
+    """The configured instances of each runtime, above 0, shortest first; ConfigError for a length that the manifest
+    lacks."""
     static = {runtime.max_length: runtime for runtime in manifest.runtimes if not runtime.dynamic}
     dynamic = dynamic_runtime(manifest)
     wanted: list[tuple[Runtime, int]] = []
@@ -55,15 +39,7 @@ def plan_from_config(config: Config, manifest: Manifest) -> Plan:
                 "runtime: compile one, or use deployment.allocation"
             )
         wanted.append((dynamic, config.deployment.dynamic))
-    return Plan(tuple((runtime.name, count) for runtime, count in wanted if count))
-
-
-def place(plan: Plan, workers: Sequence[str]) -> dict[str, str]:
-    """Assign workers to instances in order. ConfigError when there are fewer workers than instances."""
-    if len(workers) < plan.total:
-        raise ConfigError(f"{plan.total} instances need as many workers, but there are {len(workers)}")
-    runtimes = [name for name, count in plan.instances for _ in range(count)]
-    return dict(zip(workers, runtimes, strict=False))
+    return {runtime.name: count for runtime, count in wanted if count}
 
 
 def service_us(runtime: Runtime) -> float:

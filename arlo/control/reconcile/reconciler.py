@@ -4,9 +4,7 @@ Desired: worker -> runtime, and workers that are to go. Observed: the runtimes i
 repository index) and the instances that the gateway sends to (situation.py). Every pass compares the two and starts the
 missing steps, so it does not matter at which step an earlier control plane was killed.
 
-A worker is moved by one task (moves.py). Repairs, which take no capacity away, start at once (repairs.py);
-replacements start in small batches, each when the last is done (replacements.py); longest.py guards the longest
-runtime. One event loop.
+A worker is moved by one task (moves.py), which a pass starts (steps.py). One event loop.
 """
 
 from __future__ import annotations
@@ -22,16 +20,14 @@ from arlo.clock import monotonic_s
 from arlo.control.events import emit
 from arlo.control.http.status import WorkerStep
 from arlo.control.mode import ServingMode
-from arlo.control.reconcile.cover import ActiveInstances, Cover
+from arlo.control.reconcile import steps
+from arlo.control.reconcile.active import ActiveInstances
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.fleet import Fleet
 from arlo.control.reconcile.jobs import Jobs
-from arlo.control.reconcile.longest import LongestRuntime
 from arlo.control.reconcile.moves import Mover, NoRoomError, Probe
 from arlo.control.reconcile.overlap import Overlap
 from arlo.control.reconcile.probe import warm_up
-from arlo.control.reconcile.repairs import Repairs
-from arlo.control.reconcile.replacements import Replacements
 from arlo.control.reconcile.restarts import Restarts
 from arlo.control.reconcile.situation import Desired, Situation
 from arlo.errors import ArloError, WorkerError
@@ -64,7 +60,6 @@ class Reconciler:
         self.stats: Callable[[], Any] = lambda: None  # the newest arlo.v1.Stats that was read elsewhere
         runtimes = {runtime.name: runtime for runtime in manifest.runtimes}
         self._wanted = Desired(runtimes, by_model=mode.dedicated)
-        self._cover = Cover(manifest.runtimes)
         self._overlap = Overlap(wanted=config.control.make_before_break)
         self._restarts = Restarts()
         self._fleet = Fleet(pool, deployments, counters, runtimes=runtimes)
@@ -80,23 +75,18 @@ class Reconciler:
             set_step=self._jobs.set_step,
             probe=probe,
         )
-        situation = Situation(
+        self._now = Situation(
+            config=config,
+            pool=pool,
             desired=self._wanted,
             fleet=self._fleet,
             deployments=deployments,
             active=self.active,
             restarts=self._restarts,
+            overlap=self._overlap,
             jobs=self._jobs,
-        )
-        self._repairs = Repairs(situation, pool, self._mover, self._cover, counters)
-        self._replacements = Replacements(config, situation, self._mover, self._overlap)
-        self._longest = LongestRuntime(
-            situation,
-            self._mover,
-            self._overlap,
-            self._cover,
-            counters,
-            grace_s=config.dispatch.unavailable_grace_ms / 1000,
+            mover=self._mover,
+            counters=counters,
             wake=self._wake.set,
         )
 
@@ -249,17 +239,18 @@ class Reconciler:
         """Run one pass: start the missing steps."""
         now_s = monotonic_s()
         self.active.see(self.stats(), now_s)
-        held = {worker for worker in self._fleet.infos if not self._repairs.start(worker, now_s)}
-        self._longest.look_after(held | self._jobs.tasks.keys(), now_s)
+        held = {worker for worker in self._fleet.infos if not steps.repair(self._now, worker, now_s)}
+        steps.cover(self._now, held | self._jobs.tasks.keys(), now_s)
         if not self._jobs.replacing:
-            self._replacements.start(held | self._jobs.tasks.keys(), now_s)
+            steps.replace(self._now, held | self._jobs.tasks.keys(), now_s)
 
     # --- errors ---
 
     def _failed_with(self, worker: str, target: str | None, error: Exception) -> bool:
         """Handle an error; True if nothing else has to."""
         now_s = monotonic_s()
-        self._cover.give_up(worker)
+        if self._now.cover.worker == worker:  # the runtime did not come up on it
+            self._now.cover.worker = None
         if isinstance(error, NoRoomError):
             pause_s = self._overlap.no_room(now_s)
             self._counters["no_room_for_two"] += 1

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from arlo.catalog.manifest import Runtime
-from arlo.control.reconcile.cover import ActiveInstances
+from arlo.config import Config
+from arlo.control.reconcile.active import ActiveInstances
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.fleet import Fleet
 from arlo.control.reconcile.jobs import Jobs
+from arlo.control.reconcile.moves import Mover
+from arlo.control.reconcile.overlap import Overlap
 from arlo.control.reconcile.restarts import Restarts
+from arlo.workers.pool import WorkerPool
 
 
 @dataclasses.dataclass(slots=True)
@@ -32,16 +37,31 @@ class Desired:
         return {max(placed, key=lambda runtime: runtime.max_length).name} if placed else set()
 
 
+@dataclasses.dataclass(slots=True)
+class Cover:
+    """The worker that also, or instead, serves the longest runtime while that runtime's usual workers cannot."""
+
+    worker: str | None = None
+    runtime: str = ""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """See the module."""
+    """See the module; and what a step works with."""
 
+    config: Config
+    pool: WorkerPool
     desired: Desired
     fleet: Fleet  # the workers, as the pool sees them
     deployments: Deployments  # the gateway's deployment
     active: ActiveInstances  # the instances that the gateway sends to
     restarts: Restarts
+    overlap: Overlap
     jobs: Jobs
+    mover: Mover
+    counters: Counter[str]
+    wake: Callable[[], None]  # runs another pass now
+    cover: Cover = dataclasses.field(default_factory=Cover)
 
     def serves(self, worker: str, now_s: float) -> bool:
         """Whether the gateway sends to the first instance of a worker, as far as its statistics show."""

@@ -1,30 +1,19 @@
 """The desired state, kept over restarts: one small file in the run folder.
 
-It holds only facts that cannot be observed. What runs where is read from the workers and the gateway.
+It holds only a fact that cannot be observed: which worker should have which runtime. What runs where is read from the
+workers and the gateway.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 from arlo.control.mode import ServingMode
 
 FILE_NAME = "desired.json"
 FORMAT = 1
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DesiredState:
-    """A placement, with its reason."""
-
-    placement: dict[str, str]  # worker id -> runtime name
-    reason: str
-    at_ms: int
-    fingerprint: str  # of the inputs of the decision, see fingerprint()
 
 
 def fingerprint(mode: ServingMode) -> str:
@@ -45,23 +34,23 @@ def fingerprint(mode: ServingMode) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def save(run_dir: Path, state: DesiredState) -> None:
-    """Write atomically: a reader, and a start after a kill, see the old state or the new one."""
-    path = run_dir / FILE_NAME
+def save(mode: ServingMode, placement: dict[str, str], **notes: Any) -> None:
+    """Write atomically: a reader, and a start after a kill, see the old state or the new one. `notes`: for people."""
+    path = mode.config.workers.run_dir / FILE_NAME
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"format": FORMAT, **dataclasses.asdict(state)}, indent=2) + "\n")
+    content = {"format": FORMAT, "placement": placement, "fingerprint": fingerprint(mode), **notes}
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
     temporary.replace(path)
 
 
-def load(run_dir: Path, *, expected: str) -> DesiredState | None:
-    """The saved state; None if there is none, or it is damaged, or it was decided for another configuration."""
+def load(mode: ServingMode) -> dict[str, str] | None:
+    """The saved placement, worker -> runtime; None if there is none, or it is damaged, or it was decided for another
+    configuration."""
     try:
-        raw = json.loads((run_dir / FILE_NAME).read_text())
-        if raw.pop("format") != FORMAT or raw["fingerprint"] != expected:
-            return None
-        placement = raw["placement"]
-        if not all(isinstance(key, str) and isinstance(value, str) for key, value in placement.items()):
-            return None
-        return DesiredState(**raw)
+        raw = json.loads((mode.config.workers.run_dir / FILE_NAME).read_text())
+        placement: dict[str, str] = raw["placement"]
+        fits = raw["format"] == FORMAT and raw["fingerprint"] == fingerprint(mode)
+        known = {runtime.name for runtime in mode.manifest.runtimes}
+        return placement if fits and known.issuperset(placement.values()) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -7,24 +7,22 @@ import logging
 from collections import Counter
 
 from arlo.control.events import emit
-from arlo.control.watch.feed import Snapshot
+from arlo.control.watch.feed import Snapshot, Watcher
 
 log = logging.getLogger("arlo.control")
 
 
-class AuditWatch:
-    """See the module. `counters` are those of ControlStatus."""
+def audit_watch(counters: Counter[str]) -> Watcher:
+    """The watcher, which raises an alarm once, until it is over. `counters` are those of ControlStatus."""
+    said = False
 
-    def __init__(self, counters: Counter[str]) -> None:
-        self._counters, self._said = counters, False
-
-    async def on_stats(self, seen: Snapshot) -> None:
-        """Raise an alarm once; start over when the flow changes."""
+    async def watch(seen: Snapshot) -> None:
+        nonlocal said
         if seen.whole is None:
             return
         audit = seen.whole.audit
-        if audit.alarm and not self._said:
-            self._counters["drift_alarms"] += 1
+        if audit.alarm and not said:
+            counters["drift_alarms"] += 1
             emit(
                 log,
                 "pipeline_audit",
@@ -35,4 +33,6 @@ class AuditWatch:
                 allowed=round(audit.may_differ, 1),
                 advice="measure again on labelled rows of today (`arlo fit --variants`) what each variant gets right",
             )
-        self._said = audit.alarm
+        said = audit.alarm
+
+    return watch

@@ -11,7 +11,7 @@ from typing import Any
 
 from arlo.cascade.refresh import sample_of, signs
 from arlo.clock import monotonic_s
-from arlo.config.cascade import CascadeConfig
+from arlo.config.flows import CascadeConfig
 from arlo.config.stages import cascade_manifest
 from arlo.control.events import emit
 from arlo.control.reconcile.cascade import safer_point

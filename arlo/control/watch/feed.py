@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from arlo.errors import GatewayError
 from arlo.planning.traffic.shift import SAMPLE_S
@@ -26,11 +26,9 @@ class Snapshot:
     whole: Any = None  # of the cascade or pipeline that they form; None: there is none, or it has not reported yet
 
 
-class Watcher(Protocol):
-    """Looks at statistics, and acts. A GatewayError is no fault: the watcher is called again with the next ones."""
-
-    async def on_stats(self, seen: Snapshot) -> None:
-        """Take new statistics. Not called again before it has returned."""
+# Looks at statistics, and acts; not called again before it has returned. A GatewayError is no fault: it is called again
+# with the next ones.
+Watcher = Callable[[Snapshot], Awaitable[None]]
 
 
 class StatsFeed:
@@ -89,5 +87,5 @@ class StatsFeed:
                 before = self._count
             if (seen := self.snapshot) is not None:
                 with contextlib.suppress(GatewayError):
-                    await watcher.on_stats(seen)
+                    await watcher(seen)
             await asyncio.sleep(LISTEN_S)

@@ -102,14 +102,8 @@ class Orders:
         return [mean.get(runtime.name, 0.0) for runtime in order]
 
     def _save(self, placement: dict[str, str], reason: str) -> None:
-        desired = state.DesiredState(
-            placement=placement,
-            reason=reason,
-            at_ms=round(unix_s() * 1000),
-            fingerprint=state.fingerprint(self._mode),
-        )
         try:
-            state.save(self._mode.config.workers.run_dir, desired)
+            state.save(self._mode, placement, reason=reason, at_ms=round(unix_s() * 1000))
         except OSError as error:
             emit(log, "state_not_saved", level=logging.ERROR, error=str(error))
 

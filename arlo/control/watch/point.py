@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from arlo.config import Config
-from arlo.config.cascade import CascadeConfig
+from arlo.config.flows import CascadeConfig
 from arlo.config.stages import cascade_manifest
 from arlo.control.events import emit
 from arlo.control.gateway.process import made_run_dir

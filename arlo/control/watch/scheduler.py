@@ -20,7 +20,6 @@ from arlo.control.reconcile import state
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.fleet import GRACE_S
 from arlo.control.reconcile.pipeline import traffic_counts
-from arlo.control.reconcile.placement import Plan, place
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.feed import StatsFeed
 from arlo.control.watch.orders import Orders
@@ -68,22 +67,19 @@ class RuntimeScheduler:
         """The saved placement if it fits, else the configured one, else one for unknown lengths."""
         views = self._reconciler.views()
         usable = [view for view in views if view.usable]
-        saved = state.load(self._mode.config.workers.run_dir, expected=state.fingerprint(self._mode))
-        reason: Reason = "start"
-        if saved is not None:
-            wanted = Counter(saved.placement.values())
-            reason = "restored"
-        else:
-            wanted = Counter(self._from_config())
+        saved = state.load(self._mode)
+        reason: Reason = "start" if saved is None else "restored"
+        wanted = Counter(self._from_config() if saved is None else saved.values())
         # Workers beyond the configured ones (added by scaling) take the longest runtime.
         spare = len(usable) - sum(wanted.values())
         if spare > 0 and (saved is not None or self._mode.config.control.reallocate):
             wanted[self.longest] += spare
+        ordered = self._orders.ordered(wanted)
         if any(view.serving for view in views) or sum(wanted.values()) > len(usable):
-            placement = assign(self._orders.ordered(wanted), views)
+            placement = assign(ordered, views)
         else:
-            plan = Plan(tuple(self._orders.ordered(wanted).items()))
-            placement = place(plan, [view.id for view in usable])
+            names = [name for name, count in ordered.items() for _ in range(count)]
+            placement = dict(zip((view.id for view in usable), names, strict=False))
         self.planner.count_on(placement)
         note = "" if saved else "as configured" if self._mode.first else self._first_note()
         self._orders.begin(reason, placement, views, note=note)
@@ -96,7 +92,7 @@ class RuntimeScheduler:
 
     def _from_config(self) -> dict[str, int]:
         if self._mode.first is not None:
-            return dict(self._mode.first.instances)
+            return self._mode.first
         workers = self._mode.config.worker_count
         if not self.planner.planned:
             return {self.longest: workers}

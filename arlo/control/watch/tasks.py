@@ -18,8 +18,8 @@ from arlo.catalog.joined import joined, link
 from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s
 from arlo.config import Config
-from arlo.config.flow_variants import flow_of, variant_models
-from arlo.config.pipeline import PipelineConfig
+from arlo.config.flows import PipelineConfig
+from arlo.config.stages import flow_of, variant_models
 from arlo.control.events import emit
 from arlo.control.reconcile.moves import WARMUP_REQUESTS, Probe
 from arlo.control.watch.feed import Snapshot

@@ -91,18 +91,6 @@ class Variation:
     spans_s: tuple[float, ...]  # consecutive spans of time
     factors: tuple[tuple[float, ...], ...]  # per span: rate of the requests of bin k and longer over its mean
 
-    def __post_init__(self) -> None:
-        if not self.spans_s or len(self.spans_s) != len(self.factors):
-            raise ConfigError(
-                f"a variation needs factors for each span, not {len(self.factors)} of {len(self.spans_s)}"
-            )
-        if any(not math.isfinite(s) or s <= 0 for s in self.spans_s):
-            raise ConfigError("spans of a variation must be above 0 s")
-        if len({len(row) for row in self.factors}) != 1 or any(
-            not math.isfinite(f) or f < 0 for row in self.factors for f in row
-        ):
-            raise ConfigError("a variation needs as many factors in each span, all at least 0")
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AllocationProblem:
@@ -137,12 +125,6 @@ class AllocationProblem:
             raise ConfigError(
                 f"the SLO of {self.slo_ms:g} ms is more than {MOST_REQUESTS:,} times the {fastest_ms:g} ms that a "
                 "request takes: one of them is in the wrong unit"
-            )
-        if not math.isfinite(self.burst) or self.burst < 1:
-            raise ConfigError(f"burst is a busy rate over the mean one, at least 1, not {self.burst}")
-        if self.variation is not None and len(self.variation.factors[0]) != len(self.demand):
-            raise ConfigError(
-                f"a variation is of all {len(self.demand)} bins of the demand, not of {len(self.variation.factors[0])}"
             )
 
     @property

@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.clock import monotonic_s
-from arlo.errors import ConfigError
 from arlo.planning.allocation.bounds import proportional
 from arlo.planning.allocation.problem import Allocation, AllocationProblem, LatencyCurve, flow
 from arlo.planning.allocation.queueing_model import ROUNDS, Replay, State, WaitModel
@@ -52,11 +51,6 @@ def predicted_mean_ms(problem: AllocationProblem, instances: Sequence[int], *, p
 
     Finite under overload, and larger with more overload. `policy` is the gateway's dispatch policy.
     """
-    if len(instances) != len(problem.curves) or min(instances) < 0 or instances[-1] < 1:
-        raise ConfigError(
-            f"a prediction needs one number of instances for each of {len(problem.curves)} runtimes, at least 1 for "
-            f"the longest, not {list(instances)}"
-        )
     if not sum(problem.demand):
         return 0.0
     problem = _some(problem)

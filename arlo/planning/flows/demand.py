@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from arlo.catalog.flow import Flow
-from arlo.errors import ConfigError
 
 COM = 1.6  # centre of mass, in samples of a second: alpha = 1 / 2.6
 WINDOW = 20  # samples
@@ -14,9 +13,7 @@ PRIOR = 50.0  # rows that the flow's factor counts for
 
 
 def ewma(samples: Sequence[float], com: float = COM) -> float:
-    """Mean of samples, oldest first, with weights (1 - alpha)^age that add up to 1; alpha = 1 / (1 + com)."""
-    if not samples:
-        raise ConfigError("an average needs at least one sample")
+    """Mean of samples, oldest first, at least one; weights are (1 - alpha)^age, alpha = 1 / (1 + com)."""
     keep = com / (1 + com)
     total = weight = 0.0
     for sample in samples:
@@ -51,8 +48,6 @@ class LiveFactors:
 
     def add(self, edge: int, variant: int, parents: int, children: int) -> None:
         """Add one sample (one heartbeat)."""
-        if parents < 0 or children < 0:
-            raise ConfigError("counts of parents and children must be at least 0")
         had_parents, had_children = self._seen.get((edge, variant), (0.0, 0.0))
         self._seen[edge, variant] = (had_parents * self.keep + parents, had_children * self.keep + children)
 

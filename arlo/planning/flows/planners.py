@@ -10,18 +10,23 @@ HPDC'24, section 4, leaves nothing; benchmarks/papers/loki has its planner as pr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from arlo.catalog.flow import Flow
+from arlo.catalog.flow_exits import at_price, cost_s
 from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.clock import monotonic_s
 from arlo.planning.flows import build
 from arlo.planning.flows.build import Exits, Factors
 from arlo.planning.flows.exact import ExactFlowSolver
-from arlo.planning.flows.exits import settled
 from arlo.planning.flows.problem import FlowPlan, FlowProblem, FlowSolver, Step
 from arlo.planning.flows.steps import WHOLE, fewest_workers, most_accurate, overload, slo_below_latency
 from arlo.planning.flows.window import Second, by_window
+
+HALVINGS = 10  # of the price of exits that follow the load
+RANGE = 1e4  # between the price at which no row goes on and the lowest price tried
+SERVED = 1e-4  # share of the demand that may be unserved
 
 
 def make_plan(
@@ -73,10 +78,31 @@ def make_plan(
         )
 
     if outcomes is not None and not counted and any(edge.when.follows for edge in flow.edges):
-        found = settled(flow, outcomes, make)
+        found = _settled(flow, outcomes, make)
     else:
         found = make(flow, outcomes)
     return dataclasses.replace(found, solve_s=monotonic_s() - began_s)
+
+
+def _settled(flow: Flow, records: RowOutcomes, plan: Callable[[Flow, RowOutcomes], FlowPlan]) -> FlowPlan:
+    """The plan of a flow at which both prices agree, to a hundredth. The dearer time is, the fewer rows go on, which
+    makes it cheaper: so the price is found by halving. At price 0 every row that gains goes on, if there is room;
+    where not all can be served, fewer go on."""
+    found = plan(*at_price(flow, records, 0.0))
+    if found.price <= 0 and found.served >= 1 - SERVED:
+        return found
+    least = min(cost_s(flow.stages, flow.edges, e) for e, edge in enumerate(flow.edges) if edge.when.follows)
+    high = 1 / least  # no row gains more than one right answer
+    low = high / RANGE
+    found = plan(*at_price(flow, records, high))
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        tried = plan(*at_price(flow, records, middle))
+        if tried.served < 1 - SERVED or tried.price > middle:
+            low = middle
+        else:
+            high, found = middle, tried
+    return found
 
 
 def _plan(flow: Flow, problem: FlowProblem, solver: FlowSolver, before: FlowPlan | None, within: float) -> FlowPlan:

@@ -13,8 +13,6 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from arlo.errors import ConfigError
-
 LONGEST_GRACE_S = 3600.0
 MOST_INTERVALS = 20  # of one observation; older ones say little about the present
 
@@ -58,12 +56,7 @@ class CreepDetector:
     """
 
     def __init__(self, factor: float, *, intervals: int = 3, min_rows: int = 20, grace_s: float = 120.0) -> None:
-        if factor <= 1 or intervals < 1 or min_rows < 1:
-            raise ConfigError(
-                f"a creeping worker is found with a factor above 1 and at least one interval and row, not {factor:g}, "
-                f"{intervals} and {min_rows}"
-            )
-        self._factor = factor
+        self._factor = factor  # above 1
         self._intervals = intervals
         self._min_rows = min_rows
         self._first_grace_s = grace_s

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from arlo.errors import ConfigError
-from arlo.planning.view import RuntimeView, WorkerView
+from arlo.planning.view import WorkerView
 
 
-def assign(
-    allocation: Mapping[str, int], workers: Sequence[WorkerView], *, runtimes: Sequence[RuntimeView] | None = None
-) -> dict[str, str]:
+def assign(allocation: Mapping[str, int], workers: Sequence[WorkerView]) -> dict[str, str]:
     """Worker id -> runtime name, with the fewest workers whose runtime changes. Deterministic.
 
-    `allocation`: instances per runtime. `runtimes` gives their lengths; without it the order of `allocation` does,
-    the last one being the longest. Workers that are missing from the answer are idle: the
+    `allocation`: instances per runtime, by ascending max_length. Workers that are missing from the answer are idle: the
     unusable ones, and those left when there are more workers than instances.
     A worker that becomes idle also counts as changed, so a worker that has to give up its runtime anyway is used
     before one that is idle already.
@@ -24,14 +20,8 @@ def assign(
     then the changing workers are the least busy of their runtime, and the longest runtimes go to the workers that
     cost nothing (idle ones), then to the least busy; ties by the order of `workers`.
 
-    With fewer usable workers than instances: see `shrink`. ConfigError: a negative number of instances, a duplicate
-    worker, a runtime that is not one of `runtimes`.
+    With fewer usable workers than instances: see `shrink`.
     """
-    if runtimes is not None:
-        allocation = _ascending(allocation, runtimes)
-    doubled = [worker for worker, count in Counter(worker.id for worker in workers).items() if count > 1]
-    if doubled:
-        raise ConfigError(f"workers are listed twice: {', '.join(doubled)}")
     usable = [worker for worker in workers if worker.usable]
     wanted = shrink(allocation, len(usable))
     serving = Counter(worker.serving for worker in usable if worker.serving is not None)
@@ -63,11 +53,8 @@ def shrink(allocation: Mapping[str, int], workers: int) -> dict[str, int]:
 
     The longest runtime comes first, with one instance: it can serve every request. Each further worker goes to the
     runtime with the smallest part of its wanted share (Webster's method: the largest wanted / (2 given + 1)), which
-    keeps the shares; ties go to the longer one. ConfigError: a negative number of instances.
+    keeps the shares; ties go to the longer one.
     """
-    negative = [f"{name} = {count}" for name, count in allocation.items() if count < 0]
-    if negative:
-        raise ConfigError(f"an allocation has 0 or more instances of a runtime, not {', '.join(negative)}")
     wanted = {name: count for name, count in allocation.items() if count}
     if sum(wanted.values()) <= workers:
         return wanted
@@ -84,15 +71,6 @@ def changed(current: Mapping[str, str | None], desired: Mapping[str, str]) -> tu
     """Ids of the workers whose runtime differs; a worker missing from either mapping is idle there."""
     workers: Iterable[str] = dict.fromkeys([*current, *desired])
     return tuple(worker for worker in workers if current.get(worker) != desired.get(worker))
-
-
-def _ascending(allocation: Mapping[str, int], runtimes: Sequence[RuntimeView]) -> dict[str, int]:
-    """The allocation by ascending max_length."""
-    lengths = {runtime.name: runtime.max_length for runtime in runtimes}
-    unknown = sorted(set(allocation) - set(lengths))
-    if unknown:
-        raise ConfigError(f"the allocation has runtimes that are not known: {', '.join(unknown)}")
-    return dict(sorted(allocation.items(), key=lambda item: lengths[item[0]]))
 
 
 class _Movers:

@@ -15,7 +15,6 @@ Each change moves that line of I + 1 numbers by a fixed amount, so a step is eva
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
@@ -23,7 +22,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from arlo.errors import ConfigError
 from arlo.planning.placement.assignment import changed
 from arlo.planning.view import RuntimeView
 
@@ -96,15 +94,9 @@ def replacement_plan(
       most after it, alone.
 
     Among equals, changes that take nothing out of service come first, and then those that leave the largest multiple of
-    the demand bearable. Workers that become idle come last. ConfigError: an unknown runtime in `desired`, a
-    demand that is negative or for another number of runtimes, max_parallel below 1.
+    the demand bearable. Workers that become idle come last.
     """
-    if max_parallel < 1:
-        raise ConfigError(f"a step moves at least one worker, not max_parallel = {max_parallel}")
     levels = _Levels(runtimes, demand)
-    unknown = sorted(set(desired.values()) - set(levels.level))
-    if unknown:
-        raise ConfigError(f"the placement has runtimes that are not known: {', '.join(unknown)}")
     moves: defaultdict[Kind, list[str]] = defaultdict(list)
     for worker in sorted(changed(current, desired), reverse=True):
         moves[current.get(worker), desired.get(worker)].append(worker)
@@ -162,10 +154,6 @@ class _Levels:
     """Runtimes by level (one max_length each, 0 the shortest), and the demand for each."""
 
     def __init__(self, runtimes: Sequence[RuntimeView], demand: Sequence[float]) -> None:
-        if not runtimes or len(runtimes) != len(demand):
-            raise ConfigError(f"a demand for each runtime is needed, not {len(demand)} for {len(runtimes)} runtimes")
-        if any(not math.isfinite(requests) or requests < 0 for requests in demand):
-            raise ConfigError(f"demand must be at least 0 requests per SLO period: {list(demand)}")
         lengths = sorted({runtime.max_length for runtime in runtimes})
         self.level = {runtime.name: lengths.index(runtime.max_length) for runtime in runtimes}
         self.capacity = {runtime.name: runtime.capacity for runtime in runtimes}

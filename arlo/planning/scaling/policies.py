@@ -68,12 +68,15 @@ class Signals:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """An action, with the numbers that led to it."""
+    """An action, with the numbers that led to it; `none` has none."""
 
     action: Literal["none", "add", "remove"]
     worker: str | None  # the worker to remove
     runtime: str | None  # the first runtime of a worker to add
     reason: str
+
+
+HOLD = Decision("none", None, None, "")
 
 
 class ScalingPolicy(Protocol):
@@ -109,22 +112,14 @@ class ScalingSettings:
 
 def make_policy(name: str, **settings: Any) -> ScalingPolicy:
     """The policy `none`, `target`, `headroom` or `plan`; `settings` are the fields of ScalingSettings (`none`
-    needs none, and knows max_workers).
-
-    ConfigError: another name, an unknown setting, or limits that contradict each other.
-    """
+    needs none, and knows max_workers). ConfigError: limits that contradict each other."""
+    if name == "none":
+        return NoScaling(settings.get("max_workers"))
     kinds: dict[str, type[TargetTracking | Headroom | Planned]] = {
         "target": TargetTracking,
         "headroom": Headroom,
         "plan": Planned,
     }
-    unknown = sorted(set(settings) - {field.name for field in dataclasses.fields(ScalingSettings)})
-    if unknown:
-        raise ConfigError(f"scaling has no setting {', '.join(unknown)}")
-    if name == "none":
-        return NoScaling(settings.get("max_workers"))
-    if name not in kinds:
-        raise ConfigError(f"there is no scaling policy {name!r}: use none, {', '.join(kinds)}")
     return kinds[name](ScalingSettings(**settings))
 
 
@@ -142,7 +137,7 @@ class NoScaling:
         usable = sum(worker.usable for worker in signals.workers)
         if self._most is not None and usable > self._most:
             return _least_busy(signals, f"{usable} workers are more than the {self._most} of the configuration")
-        return _hold(f"scaling is off; there are {len(signals.workers)} workers")
+        return HOLD
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,25 +193,22 @@ class _Paced(abc.ABC):
     def _paced(self, signals: Signals) -> Decision:
         now, limits = signals.now_s, self.settings
         if self._last_s is not None and now - self._last_s < limits.cooldown_s:
-            return _hold(f"the last step was {now - self._last_s:.1f} s ago, the cool-down is {limits.cooldown_s:g} s")
+            return HOLD
         count = self._count(signals)
         if count < limits.min_workers:
             few = f"{count} workers are fewer than the {limits.min_workers} wanted"
             return Decision("add", None, signals.longest, few)
         if not signals.capacity:
-            return _hold("no instance is in service, which is no matter of load")
+            return HOLD  # no instance is in service, which is no matter of load
         why = self._wants_more(signals)
         if why is not None:
-            if count >= limits.max_workers:
-                return _hold(f"{why}, but there may be no more than {limits.max_workers} workers")
-            return Decision("add", None, signals.longest, why)
+            return Decision("add", None, signals.longest, why) if count < limits.max_workers else HOLD
         why = self._wants_less(signals)
-        if self._calm_since_s is None or why is None:
-            return _hold(self._steady(signals))
-        calm_s = now - self._calm_since_s
-        if calm_s < limits.scale_in_period_s:
-            return _hold(f"{why} for {calm_s:.0f} s, of {limits.scale_in_period_s:g} s needed to release a worker")
-        return self._release(signals, f"{why} for {calm_s:.0f} s")
+        if self._calm_since_s is None or why is None or now - self._calm_since_s < limits.scale_in_period_s:
+            return HOLD
+        if sum(worker.usable for worker in signals.workers) <= limits.min_workers:
+            return HOLD
+        return _least_busy(signals, f"{why} for {now - self._calm_since_s:.0f} s")
 
     def _count(self, signals: Signals) -> int:
         """Present workers, and requested ones that are not listed yet."""
@@ -224,12 +216,6 @@ class _Paced(abc.ABC):
             return len(signals.workers)
         listed = {worker.id for worker in signals.workers} - self._coming[0].present - self._served
         return len(signals.workers) + max(0, len(self._coming) - len(listed))
-
-    def _release(self, signals: Signals, why: str) -> Decision:
-        """Release the least busy instance that may go."""
-        if sum(worker.usable for worker in signals.workers) <= self.settings.min_workers:
-            return _hold(f"{why}, but there may be no fewer than {self.settings.min_workers} workers")
-        return _least_busy(signals, why)
 
     @abc.abstractmethod
     def _calm(self, signals: Signals) -> bool:
@@ -242,10 +228,6 @@ class _Paced(abc.ABC):
     @abc.abstractmethod
     def _wants_less(self, signals: Signals) -> str | None:
         """The condition that has lasted as long as the calm; None when there is no calm."""
-
-    @abc.abstractmethod
-    def _steady(self, signals: Signals) -> str:
-        """The reason why nothing is to be done."""
 
 
 class TargetTracking(_Paced):
@@ -272,15 +254,14 @@ class TargetTracking(_Paced):
             self._released = None
         return decision
 
-    def _too_tight(self, signals: Signals) -> str | None:
-        """The reason why the cluster should not lose a worker although its latency is low."""
+    def _too_tight(self, signals: Signals) -> bool:
+        """Whether the cluster should not lose a worker although its latency is low."""
         if signals.load > signals.capacity - 1:
-            return f"a load of {signals.load:.2f} instances needs {signals.capacity} workers"
-        if self._wrong is not None and signals.now_s < self._wrong_until_s:
-            capacity, load = self._wrong
-            if signals.capacity - 1 <= capacity and signals.load > 0.9 * load:
-                return f"a load of {load:.2f} was too much for {capacity} before"
-        return None
+            return True
+        if self._wrong is None or signals.now_s >= self._wrong_until_s:
+            return False
+        capacity, load = self._wrong
+        return signals.capacity - 1 <= capacity and signals.load > 0.9 * load
 
     def _calm(self, signals: Signals) -> bool:
         if not signals.ended:  # arrivals without answers are no calm
@@ -305,24 +286,6 @@ class TargetTracking(_Paced):
             return None
         return f"{_latency(signals)}, below {self.settings.scale_in_share:.0%} of the SLO of {signals.slo_ms:g} ms"
 
-    def _steady(self, signals: Signals) -> str:
-        limits, latency = self.settings, _latency(signals)
-        if self._coming:
-            return f"{latency}; a worker asked for {signals.now_s - self._coming[0].at_s:.1f} s ago does not serve yet"
-        if self._fresh_s is not None and signals.now_s < self._fresh_s:
-            return f"{latency}, in part from before the last worker joined"
-        if signals.slowest_ms >= limits.scale_out_share * signals.slo_ms and 0 < signals.ended < limits.min_rows:
-            return f"{latency}, of {signals.ended} rows only"
-        tight = self._too_tight(signals)
-        if self._calm(signals) and tight is not None:
-            return f"{latency}, but {tight}"
-        if not signals.ended and signals.arrived:
-            return f"no row was answered of {signals.arrived} that arrived"
-        return (
-            f"{latency}, between {limits.scale_in_share:.0%} and {limits.scale_out_share:.0%} of the SLO of "
-            f"{signals.slo_ms:g} ms"
-        )
-
 
 class Headroom(_Paced):
     """Compares the load with the capacity, as the horizontal scaling of INFaaS does."""
@@ -344,9 +307,6 @@ class Headroom(_Paced):
         if self._coming or not self._calm(signals):
             return None
         return f"{self._told(signals)} fits on {signals.capacity - 1}"
-
-    def _steady(self, signals: Signals) -> str:
-        return f"{self._told(signals)} is right for {signals.capacity + len(self._coming)}"
 
     def _told(self, signals: Signals) -> str:
         return f"a load of {signals.load:.2f} instances with {self.settings.headroom:.0%} headroom"
@@ -371,9 +331,6 @@ class Planned(_Paced):
             return None
         return f"the plan wants {signals.planned} workers of {signals.capacity}"
 
-    def _steady(self, signals: Signals) -> str:
-        return "there is no plan yet" if signals.planned is None else f"the plan wants {signals.planned} workers"
-
 
 def _least_busy(signals: Signals, why: str) -> Decision:
     """Release the least busy instance that may go, preferring one that serves nothing."""
@@ -383,14 +340,9 @@ def _least_busy(signals: Signals, why: str) -> Decision:
     # Of equally busy ones, the youngest.
     choice = [w for w in reversed(usable) if w.serving not in kept or count[w.serving] > 1]
     if not choice:
-        last = usable[-1]
-        return _hold(f"{why}, but {last.id} is the last that serves {last.serving}")
+        return HOLD
     worker = min(choice, key=lambda worker: (worker.serving is not None, worker.busy))
     return Decision("remove", worker.id, None, f"{why}; {worker.id} is the least busy ({worker.busy:.0%})")
-
-
-def _hold(reason: str) -> Decision:
-    return Decision("none", None, None, reason)
 
 
 def _latency(signals: Signals) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime, check
+from arlo.catalog.pbtxt import config_text, tensor
 from arlo.errors import ConfigError
 
 BACKEND = "arlo_emulated"
@@ -192,43 +192,24 @@ def config_pbtxt(
         "latency_us": table,
         "dynamic": "true" if runtime.dynamic else "false",
         "jitter": repr(runtime.jitter),
-        "seed": str(runtime.seed),
-        "load_delay_ms": str(runtime.load_delay_ms),
+        "seed": runtime.seed,
+        "load_delay_ms": runtime.load_delay_ms,
+        "unload_delay_ms": runtime.unload_delay_ms or None,
+        "fail_load": runtime.fail_load,
+        "records": records,
+        "memory_mb": runtime.memory_mb or None,
     }
-    if runtime.unload_delay_ms:
-        parameters["unload_delay_ms"] = str(runtime.unload_delay_ms)
-    if runtime.fail_load is not None:
-        parameters["fail_load"] = runtime.fail_load
-    if records is not None:
-        parameters["records"] = str(records)
-    if runtime.memory_mb:
-        parameters["memory_mb"] = str(runtime.memory_mb)
-    lines = [
-        f"name: {json.dumps(runtime.name)}",
-        f'backend: "{BACKEND}"',
-        f"max_batch_size: {runtime.max_batch}",
-        "input [",
-        f'  {{ name: "input_ids" data_type: TYPE_INT64 dims: [ {tokens} ] }},',
-        f'  {{ name: "attention_mask" data_type: TYPE_INT64 dims: [ {tokens} ] }}',
-        "]",
-        "output [",
-        ",\n".join(
-            f'  {{ name: "{o.name}" data_type: TYPE_FP32 dims: [ {_dims(o, tokens)} ] }}'
-            for o in outputs or checkable_outputs()
-        ),
-        "]",
-        "instance_group [ { count: 1 kind: KIND_CPU } ]",
-    ]
-    if runtime.batcher:
+    return config_text(
+        runtime.name,
+        BACKEND,
+        runtime.max_batch,
+        inputs=[tensor(name, "INT64", [tokens]) for name in ("input_ids", "attention_mask")],
+        outputs=[
+            tensor(each.name, "FP32", [tokens] * each.token_level + list(each.dims))
+            for each in outputs or checkable_outputs()
+        ],
+        parameters={key: value for key, value in parameters.items() if value is not None},
         # Without a queue policy: with one Triton 2.51 now and then misses a request and looks again only after 500 ms,
         # see compile/repository/triton_config.py.
-        lines.append("dynamic_batching { }")
-    lines += [
-        f"parameters {{ key: {json.dumps(key)} value {{ string_value: {json.dumps(value)} }} }}"
-        for key, value in parameters.items()
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _dims(output: OutputTensor, tokens: int) -> str:
-    return ", ".join(map(str, [tokens] * output.token_level + list(output.dims)))
+        more=["dynamic_batching { }"] if runtime.batcher else [],
+    )

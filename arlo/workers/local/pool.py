@@ -12,7 +12,6 @@ from arlo.errors import WorkerError
 from arlo.workers.local.server import LocalSettings
 from arlo.workers.local.worker import LocalWorker
 from arlo.workers.numbered import NumberedPool
-from arlo.workers.pool import WorkerInfo
 from arlo.workers.record import RecordFile, recorded_names
 from arlo.workers.triton.server import TritonServer, core_count, environment, find_triton, prepare_backends
 
@@ -80,13 +79,14 @@ class LocalPool(NumberedPool[LocalWorker]):
 
     async def start(self) -> None:
         """Start all workers and wait until each is live. On failure none is left behind."""
-        if self._workers:
+        if self._started:
             raise WorkerError("the pool is started already")
         self._settings = self._make_settings(self._server or find_triton())
         self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._started = True
         try:
             await self._adopt(self._settings)
-            missing = [self._make_worker(self._settings, number) for number in self._missing()]
+            missing = [self._make(number) for number in self._missing()]
             self._in_order()
             async with asyncio.TaskGroup() as group:
                 for worker in missing:
@@ -98,18 +98,8 @@ class LocalPool(NumberedPool[LocalWorker]):
             await self.stop()
             raise
 
-    async def add(self) -> WorkerInfo:
-        """Start one more worker, under an id that this pool has not used yet, and wait until it is live."""
-        if self._settings is None:
-            raise WorkerError("no worker can be added: the pool is not started")
-        worker = self._make_worker(self._settings, self._next)
-        self._next += 1
-        try:
-            await worker.start()
-        except BaseException:
-            await self._removed(worker)
-            raise
-        return worker.info()
+    def _bring_up(self, worker: LocalWorker) -> Coroutine[Any, Any, None]:
+        return worker.start()
 
     def _end(self, worker: LocalWorker) -> Coroutine[Any, Any, None]:
         return worker.stop()
@@ -117,18 +107,6 @@ class LocalPool(NumberedPool[LocalWorker]):
     async def restart(self, worker: str) -> None:
         """Stop a worker and start it again with no runtime loaded; its requests are answered first."""
         await self._worker(worker).restart()
-
-    async def stop(self) -> None:
-        """Stop all workers, gracefully first (SIGTERM), then for sure. Idempotent."""
-        workers, self._workers = self._workers, {}
-        self._settings = None
-        removals = list(self._removals.values())
-        self._removals.clear()
-        ends = [worker.stop() for worker in workers.values()]
-        results = await asyncio.gather(*ends, *removals, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
 
     def kill_now(self) -> None:
         """Kill all workers without waiting: with a linger time they would outlive a process that just exits."""
@@ -152,9 +130,10 @@ class LocalPool(NumberedPool[LocalWorker]):
             if not task.result():
                 await self._workers.pop(worker_id).stop()
 
-    def _make_worker(self, settings: LocalSettings, number: int) -> LocalWorker:
+    def _make(self, number: int) -> LocalWorker:
+        assert self._settings is not None, "start() first"
         gpu = None
         if self._gpus:
             taken = [worker.gpu for worker in self._workers.values()]
             gpu = min(self._gpus, key=taken.count)  # the first of those with the fewest workers
-        return self._made(LocalWorker(f"w{number}", settings, self._run_dir, gpu=gpu))
+        return self._made(LocalWorker(f"w{number}", self._settings, self._run_dir, gpu=gpu))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError, explain, system_errors
 from arlo.workers.log_file import LogFile
-from arlo.workers.ports import ReservedPort, free_port
+from arlo.workers.ports import ReservedPort, accepts, free_port
 from arlo.workers.process import GuardedProcess
 from arlo.workers.record import ProcessRecord, RecordFile, fingerprint
 from arlo.workers.triton.admin import TritonAdmin
@@ -229,23 +228,13 @@ class LocalServer:
         return ProcessRecord(pid=process.pid, fingerprint=self._fingerprint(), details=details)
 
     async def _wait_live(self, process: GuardedProcess, admin: TritonAdmin, timeout_s: float) -> None:
+        settings = self._settings
         deadline_s = monotonic_s() + timeout_s
-        while not (await admin.is_live() and await self._metrics_live()):
+        # The metrics port opens last; another process may have taken it, and then the server ends.
+        port = self._metrics_port
+        while not (await admin.is_live() and (port is None or await accepts(settings.address, port))):
             if process.returncode is not None:
                 raise WorkerError(f"worker {self._id} did not start: {self.ended(process.returncode)}")
             if monotonic_s() > deadline_s:
                 raise WorkerError(f"worker {self._id} was not live after {timeout_s:g} s\n{self.log.excerpt()}")
             await asyncio.sleep(POLL_S)
-
-    async def _metrics_live(self) -> bool:
-        """The metrics port opens last; another process may have taken it, and then the server ends."""
-        if self._metrics_port is None:
-            return True
-        try:
-            _, writer = await asyncio.open_connection(self._settings.address, self._metrics_port)
-        except OSError:
-            return False
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-        return True

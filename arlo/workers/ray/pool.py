@@ -12,7 +12,6 @@ from typing import Any
 import arlo
 from arlo.errors import ConfigError, WorkerError
 from arlo.workers.numbered import NumberedPool, number_of
-from arlo.workers.pool import WorkerInfo
 from arlo.workers.ray.actor import ActorSpec, manifest_digest
 from arlo.workers.ray.cluster import Need, RayCluster
 from arlo.workers.ray.worker import HELD, RETRY_S, RayWorker
@@ -78,7 +77,6 @@ class RayPool(NumberedPool[RayWorker]):
             backoff_first_s=backoff_first_s,
             linger_s=float(linger_s),
         )
-        self._started = False
 
     async def start(self) -> None:
         """Adopt the present workers, start the missing ones, and wait until each is live.
@@ -103,19 +101,9 @@ class RayPool(NumberedPool[RayWorker]):
             await self._abandon(created)
             raise
 
-    async def add(self) -> WorkerInfo:
-        """Start one more worker, under an id that this pool has not used yet, and wait until it is live."""
-        if not self._started:
-            raise WorkerError("no worker can be added: the pool is not started")
-        worker = self._make(self._next)
-        self._next += 1
-        try:
-            await self._begin(worker)
-            await self._wait_ready(worker)
-        except BaseException:
-            await self._removed(worker)
-            raise
-        return worker.info()
+    async def _bring_up(self, worker: RayWorker) -> None:
+        await self._begin(worker)
+        await self._wait_ready(worker)
 
     def _end(self, worker: RayWorker) -> Coroutine[Any, Any, None]:
         return worker.end()
@@ -124,16 +112,8 @@ class RayPool(NumberedPool[RayWorker]):
         """End its Triton and start it with no runtime loaded; wait until it is live."""
         await self._worker(worker).restart(place_timeout_s=self._spec.start_timeout_s)
 
-    async def stop(self) -> None:
-        """Stop all workers, gracefully first, then for sure, and leave the Ray cluster. Idempotent."""
-        await asyncio.gather(*self._removals.values(), return_exceptions=True)
-        workers, self._workers = self._workers, {}
-        self._started = False
-        results = await asyncio.gather(*(worker.end() for worker in workers.values()), return_exceptions=True)
+    async def _close(self) -> None:
         await self._cluster.close()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
 
     # --- start ---
 

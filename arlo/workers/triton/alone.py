@@ -11,6 +11,7 @@ from typing import Self
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError, WorkerError
 from arlo.workers.log_file import LogFile
+from arlo.workers.ports import accepts
 from arlo.workers.process import GuardedProcess
 from arlo.workers.triton.admin import POLL_S, READY, TritonAdmin
 from arlo.workers.triton.server import (
@@ -103,13 +104,9 @@ class LoneTriton:
     async def _ports_open(self) -> bool:
         for name, port in (("http", self._options.http_port), ("metrics", self._options.metrics_port)):
             moved = any(option.startswith((f"--allow-{name}", f"--{name}-")) for option in self._options.extra)
-            if port is None or moved:  # further options may have closed it, or put it elsewhere
-                continue
-            try:
-                _, writer = await asyncio.open_connection(self._options.address, port)
-            except OSError:
+            # Further options may have closed it, or put it elsewhere.
+            if port is not None and not moved and not await accepts(self._options.address, port):
                 return False
-            writer.close()
         return True
 
     async def _wait_ready(self, process: GuardedProcess) -> None:

@@ -105,7 +105,7 @@ class AdminServer::Port final : private transport::Service {
   class StatsStream final : public UnaryHandler, private transport::Loop::Timer {
    public:
     StatsStream(Port& port, transport::ServerCall& call) : UnaryHandler(call), port_(port) {}
-    ~StatsStream() { leave(); }
+    ~StatsStream() override { leave(); }
     StatsStream(const StatsStream&) = delete;
     StatsStream& operator=(const StatsStream&) = delete;
 

@@ -15,6 +15,7 @@ template <class Numbers>
 std::vector<std::pair<double, double>> curve_of(const Numbers& from, const Numbers& to, const char* fields) {
   if (from.size() != to.size()) throw std::invalid_argument(std::string(fields) + " must have as many numbers");
   std::vector<std::pair<double, double>> curve;
+  curve.reserve(static_cast<std::size_t>(from.size()));
   for (int i = 0; i < from.size(); ++i) curve.emplace_back(from[i], to[i]);
   return curve;
 }

@@ -70,6 +70,8 @@ async def test_embeddings_are_those_of_the_ids(served: Gateway, http: httpx.Asyn
     np.testing.assert_allclose(cut, wanted[0, :2] / np.linalg.norm(wanted[0, :2]), atol=1e-6)
     tei = await http.post("/embed", json={"inputs": TEXTS[0]})
     np.testing.assert_allclose(tei.json(), wanted[:1], atol=1e-6)
+    only = await http.post("/v1/embeddings", json={"input": TEXTS[0]})  # one model is served, so none need be named
+    assert only.json()["model"] == "emu"
 
 
 async def test_a_path_that_is_not_there_names_no_model(http: httpx.AsyncClient) -> None:

@@ -21,7 +21,7 @@ import tritonclient.grpc.aio as triton
 from tritonclient import http
 from tritonclient.utils import InferenceServerException, shared_memory
 
-from arlo.catalog.logical import LogicalOptions, write_logical_model
+from arlo.catalog.logical import write_logical_model
 from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
 from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.paths import plugin_library
@@ -217,8 +217,8 @@ async def plugin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plug
     manifest = write_emulated_repository(
         repository, model="m", max_lengths=LENGTHS, latency_ms=[2, 4, 8], max_batch=8, batch_growth=0.1
     )
-    options = LogicalOptions(max_rows=8, slo_ms=500, unavailable_grace_ms=300)
-    write_logical_model(repository, manifest, library=plugin_library(), options=options)
+    library = plugin_library()
+    write_logical_model(repository, manifest, library=library, max_rows=8, slo_ms=500, unavailable_grace_ms=300)
     for name, config in (("pre", PRE_CONFIG), ("post", POST_CONFIG), ("scored", ENSEMBLE_CONFIG)):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(config)
@@ -229,8 +229,15 @@ async def plugin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plug
         (repository / runtime.name / "1").mkdir(parents=True)
         (repository / runtime.name / "config.pbtxt").write_text(f'name: "{runtime.name}"{DECOUPLED_CONFIG}')
         (repository / runtime.name / "1" / "model.py").write_text(DECOUPLED_MODEL)
-    options = LogicalOptions(max_rows=8, max_queued=9, unavailable_grace_ms=60_000, timeout_ms=60_000)
-    other = write_logical_model(repository, TEXTS, library=plugin_library(), options=options)
+    other = write_logical_model(
+        repository,
+        TEXTS,
+        library=library,
+        max_rows=8,
+        max_queued=9,
+        unavailable_grace_ms=60_000,
+        timeout_ms=60_000,
+    )
     TEXTS.save(other)
     with (other / "config.pbtxt").open("a") as config_file:
         config_file.write(PRIORITIES)

@@ -13,7 +13,7 @@ import tritonclient.grpc.aio as triton
 import yaml
 
 from arlo import config as configuration
-from arlo.catalog.logical import LogicalOptions, write_logical_model
+from arlo.catalog.logical import write_logical_model
 from arlo.control.plane import Cluster
 from arlo.control.pool import make_pool
 from arlo.workers.emulated.repository import write_emulated_repository
@@ -48,7 +48,6 @@ admin_address = "127.0.0.1:0"
 interval_ms = 200
 timeout_ms = 200
 failures = 2
-retry_interval_ms = 100
 [control]
 http_address = "127.0.0.1:0"
 """
@@ -105,7 +104,7 @@ async def test_two_servers_with_the_plugin_are_one_fleet(tmp_path: Path) -> None
     manifest = write_emulated_repository(
         repository, model="m", max_lengths=LENGTHS, latency_ms=[2, 4, 8], max_batch=8, batch_growth=0.1
     )
-    write_logical_model(repository, manifest, library=plugin_library(), options=LogicalOptions(slo_ms=500))
+    write_logical_model(repository, manifest, library=plugin_library(), slo_ms=500)
     first, second = free_port("127.0.0.1"), free_port("127.0.0.1")
     config = configuration.parse(CONFIG.format(first=first, second=second), base=tmp_path)
     alone, other = f"127.0.0.1:{first}", f"127.0.0.1:{second}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arlo.catalog.logical import LogicalOptions, write_logical_model
+from arlo.catalog.logical import write_logical_model
 from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.paths import plugin_library
 from tests.fakes.in_process import Phase, run
@@ -20,8 +20,7 @@ def test_requests_of_any_length_in_one_process(tmp_path: Path) -> None:
     manifest = write_emulated_repository(
         tmp_path / "repository", model="m", max_lengths=LENGTHS, latency_ms=[1, 2, 4], max_batch=8, batch_growth=0.1
     )
-    options = LogicalOptions(slo_ms=10_000)
-    write_logical_model(tmp_path / "repository", manifest, library=plugin_library(), options=options)
+    write_logical_model(tmp_path / "repository", manifest, library=plugin_library(), slo_ms=10_000)
     phases = [
         Phase(model="m", requests=400, clients=16, lengths=[[3], [60, 5], [16], [128, 1, 17, 64], [65]]),
         Phase(model="m_len64", requests=20, width=64, lengths=[[40], [64]]),  # an ordinary model, still

@@ -86,8 +86,8 @@ def test_cocktail_is_as_slow_as_its_slowest() -> None:
     assert tabi.cocktail(stages, y, accuracy=0.9999) is None
 
 
-def study_of(path: Path) -> Study:
-    fit(path, "--tolerance", "0.01")
+def study_of(path: Path, code: int = 0) -> Study:
+    fit(path, "--tolerance", "0.01", code=code)
     return read_study(path, path.parent / "texts.jsonl", None)
 
 
@@ -146,7 +146,7 @@ def test_each_scheme_on_records(made: Made, name: schemes.SchemeName) -> None:
 
 def test_a_vote_takes_as_long_as_its_slowest_member(made: Made) -> None:
     path = made(strengths=(1.6, 1.8, 3.2))
-    study_of(path)
+    study_of(path, code=1)  # with so few texts `ap` does not hold its bar
     stages = "".join(f'[[stage]]\nname = "s{i}"\nlatency_ms = {ms}\n' for i, ms in enumerate((2, 5, 10)))
     config = parse(LOAD + of_records(path) + stages, base=Path())
     assert 5 <= schemes.simulated(config, schemes.Scheme(name="cocktail", accuracy=0.6))["mean_ms"] < 6

@@ -111,7 +111,7 @@ def exit_when(when: str, answer: str = '{ensemble = "last"}') -> str:
             exit_when('{score = "calibrated_max", at_least = "price", share = 0.5}', '{ensemble = "product"}'),
             "needs answer",
         ),
-        (exit_when('{score = "calibrated_max", at_least = "cheap"}'), "must be a number"),
+        (exit_when('{score = "calibrated_max", at_least = "cheap"}'), "must be 0 to 1, planned or price"),
         (exit_when('{score = "sureness", at_least = 0.5}'), "when.score"),
         (ONWARD.format(answer='{ensemble = "weighted", weights = [0.5]}'), "two numbers"),
         (ONWARD.format(answer='{ensemble = "last"}') + 'expand = {kind = "chunks", window = 9}', "become one row"),

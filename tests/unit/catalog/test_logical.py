@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as messages
 
-from arlo.catalog.logical import LogicalOptions, logical_config, write_logical_model
+from arlo.catalog.logical import logical_config, write_logical_model
 from arlo.catalog.manifest import Manifest, OutputTensor
 from arlo.errors import ConfigError
 from arlo.workers.emulated.repository import write_emulated_repository
@@ -26,7 +26,7 @@ def parsed(text: str) -> Any:
 
 
 def test_it_takes_any_length(manifest: Manifest) -> None:
-    config = parsed(logical_config(manifest, LogicalOptions(max_rows=16)))
+    config = parsed(logical_config(manifest, max_rows=16))
     assert (config.name, config.backend, config.max_batch_size) == ("m", "arlo", 16)
     assert [(each.name, list(each.dims), each.optional) for each in config.input] == [
         ("input_ids", [-1], False),
@@ -38,18 +38,13 @@ def test_it_takes_any_length(manifest: Manifest) -> None:
 
 def test_texts_are_triton_strings(manifest: Manifest) -> None:
     texts = OutputTensor(name="label", datatype="BYTES", token_level=False, dims=(2,))
-    config = parsed(logical_config(dataclasses.replace(manifest, outputs=(texts,)), LogicalOptions()))
+    config = parsed(logical_config(dataclasses.replace(manifest, outputs=(texts,))))
     assert [(each.name, each.data_type) for each in config.output] == [("label", messages.TYPE_STRING)]
 
 
 def test_parameters_are_what_was_asked_for(manifest: Manifest) -> None:
-    options = LogicalOptions(slo_ms=50, policy="eft", engines=("m_len64", "m_len128"))
-    config = parsed(logical_config(manifest, options))
-    assert {key: value.string_value for key, value in config.parameters.items()} == {
-        "slo_ms": "50",
-        "policy": "eft",
-        "engines": "m_len64,m_len128",
-    }
+    config = parsed(logical_config(manifest, slo_ms=50, policy="eft"))
+    assert {key: value.string_value for key, value in config.parameters.items()} == {"slo_ms": "50", "policy": "eft"}
 
 
 def test_the_folder_is_complete_and_replaced_whole(manifest: Manifest, tmp_path: Path) -> None:
@@ -63,14 +58,14 @@ def test_the_folder_is_complete_and_replaced_whole(manifest: Manifest, tmp_path:
 
 def test_what_cannot_be_served_is_refused(manifest: Manifest, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no runtime m_len32: there are m_len128, m_len64"):
-        write_logical_model(tmp_path, manifest, options=LogicalOptions(engines=("m_len32",)))
+        write_logical_model(tmp_path, manifest, engines=("m_len32",))
 
 
 def test_what_it_answers_with_is_found_again(manifest: Manifest, tmp_path: Path) -> None:
     assert Manifest.load(tmp_path).inside == ()
     write_logical_model(tmp_path, manifest)
     assert Manifest.load(tmp_path).inside == ("m_len64", "m_len128")
-    write_logical_model(tmp_path, manifest, options=LogicalOptions(engines=("m_len128",)))
+    write_logical_model(tmp_path, manifest, engines=("m_len128",))
     loaded = Manifest.load(tmp_path)
     assert loaded.inside == ("m_len128",)
     loaded.save(tmp_path)  # it is found, not kept

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from arlo.catalog.integrity import check_files
+from arlo.catalog.files import MOST_BYTES, check_files, read_tokenizer
 from arlo.catalog.joined import joined, link
 from arlo.catalog.manifest import Manifest
-from arlo.catalog.tokenizer import MOST_BYTES, read_tokenizer
 from arlo.errors import ConfigError
 from arlo.workers.emulated.repository import write_emulated_repository
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arlo.catalog.integrity import check_files
+from arlo.catalog.files import check_files
 from arlo.catalog.manifest import Manifest
 from arlo.catalog.wrapped import wrap
 from arlo.errors import ConfigError

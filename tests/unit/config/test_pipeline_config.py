@@ -10,7 +10,7 @@ import pytest
 from arlo import proto
 from arlo.catalog.manifest import Manifest
 from arlo.config import Config, load
-from arlo.config.flow_variants import flow_of
+from arlo.config.stages import flow_of
 from arlo.control.reconcile.pipeline import fill_pipeline
 from arlo.errors import ConfigError
 from arlo.workers.emulated.repository import write_emulated_repository

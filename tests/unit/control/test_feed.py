@@ -50,7 +50,7 @@ async def test_watchers_get_the_newest_of_all_models() -> None:
     async def see(stats: Any, model: str | None) -> None:
         told.append((model, stats.uptime_ns))
 
-    tasks = [asyncio.create_task(feed.run(lambda: admin, see)), asyncio.create_task(feed.follow(watch))]  # type: ignore[arg-type,return-value]
+    tasks = [asyncio.create_task(feed.run(lambda: admin, see)), asyncio.create_task(feed.follow(watch.on_stats))]  # type: ignore[arg-type,return-value]
     with contextlib.ExitStack() as stack:
         for task in tasks:
             stack.callback(task.cancel)

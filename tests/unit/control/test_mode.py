@@ -78,8 +78,7 @@ def test_models_of_their_own_workers(pipeline: Path) -> None:
     mode = made(pipeline, models)
     assert isinstance(mode, Models)
     assert (mode.dedicated, mode.whole, mode.slos_ms) == (True, None, [50, 50])
-    assert mode.first is not None
-    assert mode.first.instances == (("m0_bundle", 1), ("m1_bundle", 1))
+    assert mode.first == {"m0_bundle": 1, "m1_bundle": 1}
 
 
 def test_nothing_else_asks_the_configuration_what_it_serves() -> None:

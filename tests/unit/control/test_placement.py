@@ -10,7 +10,7 @@ import pytest
 from arlo import config
 from arlo.catalog.manifest import Manifest
 from arlo.control.mode import mode_of
-from arlo.control.reconcile.placement import Plan, deployment_message, place, plan_from_config, same_content
+from arlo.control.reconcile.placement import deployment_message, plan_from_config, same_content
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity
 from tests.fakes.placements import MANIFEST, configured, runtime
@@ -18,8 +18,7 @@ from tests.fakes.placements import MANIFEST, configured, runtime
 
 def test_plan_is_shortest_first_with_dynamic_last() -> None:
     plan = plan_from_config(configured("allocation = {512 = 1, 64 = 2, 128 = 0}\ndynamic = 1"), MANIFEST)
-    assert plan.instances == (("m_64", 2), ("m_512", 1), ("m_dyn512", 1))
-    assert plan.total == 4
+    assert list(plan.items()) == [("m_64", 2), ("m_512", 1), ("m_dyn512", 1)]
 
 
 def test_plan_refuses_lengths_that_were_not_compiled() -> None:
@@ -33,13 +32,6 @@ def test_plan_refuses_a_dynamic_runtime_that_is_not_there() -> None:
     )
     with pytest.raises(ConfigError, match="has no dynamic"):
         plan_from_config(configured("dynamic = 1"), static)
-
-
-def test_place_gives_workers_in_order_and_leaves_the_rest_idle() -> None:
-    plan = Plan((("m_64", 2), ("m_512", 1)))
-    assert place(plan, ["a", "b", "c", "d"]) == {"a": "m_64", "b": "m_64", "c": "m_512"}
-    with pytest.raises(ConfigError, match="3 instances need as many workers, but there are 2"):
-        place(plan, ["a", "b"])
 
 
 def test_capacity_is_the_floor_of_slo_over_latency() -> None:

@@ -194,7 +194,7 @@ async def scenario(seed: int) -> Plane:
     except TimeoutError:
         raise AssertionError(
             f"seed {seed}: wanted {plane.saved}, listed {sorted(world.listed())}, {world.infos}, "
-            f"{plane.one._jobs.troubles}, {plane.one._jobs._steps}, cover {plane.one._cover.worker}, "
+            f"{plane.one._jobs.troubles}, {plane.one._jobs._steps}, cover {plane.one._now.cover.worker}, "
             f"restarts {plane.one._restarts.pending}, "
             f"leaving {plane.one.leaving}"
         ) from None

@@ -13,7 +13,7 @@ from arlo.catalog.joined import joined, link
 from arlo.catalog.manifest import Manifest
 from arlo.catalog.tasks import task_input
 from arlo.config import Config, load
-from arlo.config.flow_variants import flow_of
+from arlo.config.stages import flow_of
 from arlo.control.watch import tasks as watching
 from arlo.control.watch.feed import Snapshot
 from arlo.control.watch.tasks import TaskWatch

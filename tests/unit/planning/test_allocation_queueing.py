@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arlo.errors import ConfigError
 from arlo.planning.allocation.problem import AllocationProblem, LatencyCurve, Variation, flow
 from arlo.planning.allocation.queueing import (
     QueueingObjective,
@@ -284,22 +283,6 @@ def test_a_longer_swing_costs_more_and_is_finite_under_overload() -> None:
     assert math.isfinite(predicted_mean_ms(dataclasses.replace(problem, variation=swinging(3, times=5.0)), [0, 0, 1]))
 
 
-@pytest.mark.parametrize(
-    ("spans", "factors"),
-    [
-        ((), ()),
-        ((1.0,), ((1.0, 1.0), (1.0, 1.0))),
-        ((1.0, 0.0), ((1.0, 1.0), (1.0, 1.0))),
-        ((1.0, 1.0), ((1.0, 1.0), (1.0,))),
-        ((1.0,), ((1.0, -0.1),)),
-        ((1.0,), ((1.0, 1.0),)),  # of two bins, but the problem has three
-    ],
-)
-def test_a_variation_that_fits_nothing_is_refused(spans: Any, factors: Any) -> None:
-    with pytest.raises(ConfigError):
-        problem_of(5, [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], variation=Variation(spans, factors))
-
-
 def test_batches_carry_more_and_a_request_alone_takes_as_long() -> None:
     batched = LatencyCurve(((1, 2.0), (4, 4.0)))
     one = AllocationProblem(2, SLO_MS, (64,), (batched,), (0.001,))
@@ -339,9 +322,3 @@ def test_the_same_problem_gets_the_same_answer() -> None:
     problem = random_problem(np.random.default_rng(11), load=(0.8, 0.8))
     answers = {QueueingSolver().solve(problem, time_limit_s=60).instances for _ in range(3)}
     assert len(answers) == 1
-
-
-@pytest.mark.parametrize("instances", [[1, 2, 3], [-1, 4], [3, 0]])
-def test_a_prediction_refuses_what_is_no_allocation(instances: list[int]) -> None:
-    with pytest.raises(ConfigError, match="at least 1 for the longest"):
-        predicted_mean_ms(problem_of(3, [1.0, 2.0], [1.0, 1.0]), instances)

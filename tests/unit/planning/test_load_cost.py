@@ -56,10 +56,16 @@ class Shared(Problem):
 
     work: tuple[float, ...]
 
+    def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
+        raise NotImplementedError
+
     def loss(self, instances: Sequence[int]) -> float:
         if not instances[-1]:
             return math.inf
         return sum(work / max(0.1, count) for work, count in zip(self.work, instances, strict=True))
+
+    def solve(self, wanted: Sequence[int], time_limit_s: float) -> Answer:
+        raise NotImplementedError  # the tests say what was found
 
 
 def decided(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from arlo.errors import ConfigError
 from arlo.planning.placement.assignment import assign, changed, shrink
-from arlo.planning.view import RuntimeView, WorkerView
+from arlo.planning.view import WorkerView
 
 
 def worker(
@@ -85,21 +84,6 @@ def test_too_few_workers_keep_the_longest_runtime_and_the_shares(workers: int, g
 
 def test_a_longest_runtime_that_is_not_wanted_is_not_given() -> None:
     assert shrink({"s64": 4, "s512": 0}, 2) == {"s64": 2}
-
-
-def test_the_runtimes_say_which_is_longest_whatever_the_order_of_the_allocation() -> None:
-    runtimes = [RuntimeView(name=f"s{length}", max_length=length, capacity=1) for length in (512, 64, 128)]
-    assert assign({"s512": 1, "s64": 3}, [worker("w0")], runtimes=runtimes) == {"w0": "s512"}
-    assert assign({"s512": 1, "s64": 3}, [worker("w0")]) == {"w0": "s64"}
-
-
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(ConfigError, match="0 or more instances of a runtime, not s64 = -1"):
-        assign({"s64": -1}, [])
-    with pytest.raises(ConfigError, match="not known: s64"):
-        assign({"s64": 1}, [worker("w0")], runtimes=[])
-    with pytest.raises(ConfigError, match="listed twice: w0"):
-        assign({"s64": 1}, [worker("w0"), worker("w0")])
 
 
 def test_changed_counts_who_comes_and_who_goes() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from arlo.errors import ConfigError
 from arlo.planning.placement.replacement import Step, carried, replacement_plan
 from arlo.planning.view import RuntimeView
 
@@ -130,17 +129,6 @@ def test_demand_belongs_to_the_runtimes_by_length_whatever_their_order() -> None
     assert plan("64 64 -", "64 512 128", demand=demand, runtimes=RUNTIMES[::-1]) == plan(
         "64 64 -", "64 512 128", demand=demand
     )
-
-
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(ConfigError, match="max_parallel = 0"):
-        plan("64", "512", max_parallel=0)
-    with pytest.raises(ConfigError, match="not known: s99"):
-        plan("64", "99")
-    with pytest.raises(ConfigError, match="not 2 for 3 runtimes"):
-        plan("64", "512", demand=(1, 2))
-    with pytest.raises(ConfigError, match="at least 0 requests"):
-        plan("64", "512", demand=(1, -2, 0))
 
 
 def test_carried_demotes_but_never_promotes() -> None:

@@ -249,7 +249,6 @@ class OpenAiEmbeddings final : public Vectors {
 
   MaybeFault read_fields(Fields& in, const ApiBody& from) override {
     if (auto fault = read_vectors(in, from, "input", false)) return fault;
-    if (model_.empty()) return invalid("model is missing");
     std::string name = "float";
     if (in.text("encoding_format", &name).fault()) return in.fault();
     const auto* const found = std::ranges::find(kEncodings, name);

@@ -137,7 +137,7 @@ def requests() -> dict[str, Schema]:
         "PromptName": maybe("string", "Of a prompt that goes before each text."),
         "Model": maybe("string", "May be left out where one model is served."),
         "OpenAiEmbeddingsRequest": fields(
-            "model input", model=ref("Text"), input=ref("Input"),
+            "input", model=ref("Model"), input=ref("Input"),
             encoding_format=maybe("string", "bytes: vLLM's octet-stream; the header `metadata` says what is where.",
                                   enum=["float", "base64", "bytes", "bytes_only"]),
             embedding_type=maybe("string", "NIM's; binary: the signs of the numbers.",

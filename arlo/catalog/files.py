@@ -1,7 +1,8 @@
-"""The check that a repository still holds the files that were compiled and verified."""
+"""The files of a repository: the check that they are those that were compiled and verified; its tokenizer."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,9 @@ from arlo.catalog.manifest import FILE_NAME, Manifest
 from arlo.errors import ConfigError
 
 SHOWN = 5  # files named in a message
+# WordPiece vocabularies take up to 3 MiB, Unigram ones of many languages 17. A deployment, which may hold many models,
+# must fit into one message of 64 MiB.
+MOST_BYTES = 24 << 20
 
 
 def check_files(repository: Path, manifest: Manifest, *, must_exist: bool = True) -> None:
@@ -39,3 +43,24 @@ def check_files(repository: Path, manifest: Manifest, *, must_exist: bool = True
             f"{repository} is not what {FILE_NAME} says was compiled and verified: "
             f"{'; '.join(problems[:SHOWN])}{more}. Compile it again"
         )
+
+
+def read_tokenizer(repository: Path, manifest: Manifest) -> bytes:
+    """The bytes of a model's tokenizer.json, with which the gateway turns text into token ids.
+
+    Empty if it has none, or its file is gone or too large: it takes ids.
+    """
+    if manifest.tokenizer is None:
+        return b""
+    path = repository / manifest.tokenizer
+    try:
+        file = path.stat()
+    except OSError:
+        return b""
+    return _read(path, file.st_mtime_ns) if file.st_size <= MOST_BYTES else b""
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, changed: int) -> bytes:
+    """The bytes of a file as of that time, cached because a deployment is written repeatedly."""
+    return path.read_bytes()
