@@ -219,81 +219,22 @@ class Bin:
 def reliability(confidence: ArrayLike, right: ArrayLike, *, bins: int = BINS) -> list[Bin]:
     """Bins of equal width. A confidence of 0 is in the first."""
     edges = np.arange(bins + 1) / bins
-    return _bins(np.asarray(confidence, np.float64), np.asarray(right, np.float64), edges)
+    con, ok = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
+    which = np.clip(np.searchsorted(edges, con, side="left") - 1, 0, bins - 1)
+    rows = np.bincount(which, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        means = [(np.bincount(which, weights=values, minlength=bins) / rows).tolist() for values in (con, ok)]
+    return [Bin(*each) for each in zip(edges[:-1].tolist(), edges[1:].tolist(), rows.tolist(), *means, strict=True)]
 
 
 def ece(confidence: ArrayLike, right: ArrayLike, *, bins: int = BINS) -> float:
     """Expected calibration error: mean distance of confidence and accuracy, over bins of equal width (lo, hi]."""
-    return _distance(reliability(confidence, right, bins=bins))
+    found = reliability(confidence, right, bins=bins)
+    return sum(b.rows * abs(b.confidence - b.accuracy) for b in found if b.rows) / max(sum(b.rows for b in found), 1)
 
 
-def adaptive_ece(confidence: ArrayLike, right: ArrayLike, *, bins: int = BINS) -> float:
-    """The calibration error of ece(), over bins with equal numbers of rows."""
-    con, ok = np.asarray(confidence, np.float64), np.asarray(right, np.float64)
-    parts = np.array_split(np.argsort(con, kind="stable"), min(bins, len(con)))
-    return float(sum(abs(con[part].sum() - ok[part].sum()) for part in parts) / len(con))
-
-
-def brier(confidence: ArrayLike, right: ArrayLike) -> float:
-    """Brier score of the top label: mean squared distance of confidence and right (0 or 1)."""
-    return float(((np.asarray(confidence, np.float64) - np.asarray(right, np.float64)) ** 2).mean())
-
-
-def _bins(con: Floats, right: Floats, edges: Floats) -> list[Bin]:
-    which = np.clip(np.searchsorted(edges, con, side="left") - 1, 0, len(edges) - 2)
-    rows = np.bincount(which, minlength=len(edges) - 1)
-    sums = [np.bincount(which, weights=values, minlength=len(edges) - 1) for values in (con, right)]
-    with np.errstate(invalid="ignore"):
-        means = [each / rows for each in sums]
-    return [
-        Bin(float(edges[i]), float(edges[i + 1]), int(rows[i]), float(means[0][i]), float(means[1][i]))
-        for i in range(len(rows))
-    ]
-
-
-def _distance(bins: Sequence[Bin]) -> float:
-    total = sum(each.rows for each in bins)
-    return sum(each.rows * abs(each.confidence - each.accuracy) for each in bins if each.rows) / max(total, 1)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Quality:
-    """How well confidence predicts accuracy on held-out rows."""
-
-    rows: int
-    accuracy: float
-    nll: float  # nats
-    ece15: float
-    adaptive_ece: float
-    brier: float
-
-
-def quality(calibrator: Calibrator, logits: ArrayLike, labels: ArrayLike, length: ArrayLike = 0) -> Quality:
-    """Quality of a calibrator on held-out rows; arguments as in fit(). Confidence is the top label's probability."""
+def error_of(calibrator: Calibrator, logits: ArrayLike, labels: ArrayLike, length: ArrayLike = 0) -> float:
+    """ece() of the top label's probability by a calibrator, on held-out rows; arguments as in fit()."""
     stage = StageSpec(calibrator=calibrator)
-    z, y = np.asarray(logits, np.float64), np.asarray(labels)
-    q, _ = calibrate(stage, z, length)
-    con, right = finish(stage, score_of("max", q)), q.argmax(axis=1) == y
-    loss = nll(_predicted(calibrator, z) if calibrator.kind == "isotonic" else q, y)
-    return Quality(
-        rows=len(y),
-        accuracy=float(right.mean()),
-        nll=loss,
-        ece15=ece(con, right),
-        adaptive_ece=adaptive_ece(con, right),
-        brier=brier(con, right),
-    )
-
-
-def quality_by_length(
-    calibrator: Calibrator, logits: ArrayLike, labels: ArrayLike, length: ArrayLike, bins: Sequence[int]
-) -> list[tuple[int, Quality]]:
-    """quality() of each length bin that has rows, by the bin's longest row."""
-    z, y, lengths = np.asarray(logits), np.asarray(labels), np.asarray(length)
-    which = np.searchsorted(bins, lengths)
-    found = []
-    for b, end in enumerate(bins):
-        mine = which == b
-        if mine.any():
-            found.append((int(end), quality(calibrator, z[mine], y[mine], lengths[mine])))
-    return found
+    q, _ = calibrate(stage, logits, length)
+    return ece(finish(stage, score_of("max", q)), q.argmax(axis=1) == np.asarray(labels))

@@ -1,6 +1,6 @@
-"""The decision after a stage has answered, for arrays of rows: the twin of src/flow/cascade/cascade.h.
+"""Confidences of arrays of rows, and rows on their way through a cascade, decided by src/flow/cascade.
 
-As there, everything is computed in double, the largest logit is subtracted first, and sums run in the order of the
+Confidences are computed as there: in double, the largest logit is subtracted first, and sums run in the order of the
 labels. If exp() differs in its last bit between the two, a confidence may differ by that much; thresholds that the
 search writes therefore keep a distance from confidences (search/table.py).
 """
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from arlo import _core
 from arlo.cascade.spec import Calibrator, Rule, Rules, ScoreKind, StageSpec
 
 Floats = NDArray[np.float64]
@@ -21,7 +22,7 @@ Ints = NDArray[np.int64]
 
 # Reasons, in the order of src/flow/cascade/cascade.h. From DEADLINE on, an answer is degraded.
 REASONS = ("confident", "final", "client_limit", "deadline", "load", "stage_absent", "stage_failed")
-CONFIDENT, FINAL, CLIENT_LIMIT, DEADLINE, LOAD, STAGE_ABSENT, STAGE_FAILED = range(7)
+DEADLINE = REASONS.index("deadline")
 _TINY = 1e-300  # of which a logarithm is taken in place of 0
 
 
@@ -110,69 +111,6 @@ def escalation_probability(rule: Rule, conf: ArrayLike, length: ArrayLike = 0) -
         return np.where(con <= rule.c, 1.0, 1 / (1 + np.exp(rule.k * norm)))
 
 
-def hash01(seed: int, row: ArrayLike, stage: int) -> Floats:
-    """u in [0, 1) of rows at a stage: the same on every machine. mix() is splitmix64's step."""
-    rows = np.asarray(row, np.uint64)
-    with np.errstate(over="ignore"):
-        key = _mix(np.asarray(seed & (2**64 - 1), np.uint64)) ^ (rows * np.uint64(8) + np.uint64(stage))
-        return (_mix(key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
-
-
-def decide(
-    rules: Rules,
-    stage: int,
-    conf: ArrayLike,
-    *,
-    row: ArrayLike = 0,
-    length: ArrayLike = 0,
-    seed: int = 0,
-    price: int = 0,
-    last: ArrayLike | None = None,
-    least: ArrayLike = -1.0,
-    present: ArrayLike | None = None,
-) -> tuple[Ints, Ints]:
-    """Where rows with these confidences [rows] go from `stage`: (next stage, -1 for exit; reason, -1 for none).
-
-    `row`: numbers for the soft rule's hash. `price`: capped at the last one of the rules. `last` [rows]: rows that may
-    not escalate; `least` [rows]: the client's confidence in place of the rule, below 0 for none; `present` [stages] or
-    [rows, stages]: the available stages. All broadcast.
-    """
-    con = np.asarray(conf, np.float64)
-    shape, n = con.shape, len(rules.prices[0]) + 1
-    if stage >= n - 1:
-        return np.full(shape, -1, np.int64), np.full(shape, FINAL, np.int64)
-    limit = np.broadcast_to(np.minimum(n - 1, n - 1 if last is None else np.asarray(last)), shape)
-    there = np.broadcast_to(np.ones(n, np.bool_) if present is None else np.asarray(present, np.bool_), (*shape, n))
-    want = np.broadcast_to(np.asarray(least, np.float64), shape)
-
-    def goes_on(rule: Rule) -> Bools:
-        p = escalation_probability(rule, con, length)
-        by_rule = (p >= 1) | ((p > 0) & (hash01(seed, row, stage) < p)) if rule.kind == "soft" else p >= 1
-        return np.where(want >= 0, con < want, by_rule)
-
-    on = goes_on(rules.prices[max(0, min(price, len(rules.prices) - 1))][stage])
-    at_zero = goes_on(rules.prices[0][stage]) if price > 0 else on
-    cuts = np.asarray(rules.skip[stage] if stage < len(rules.skip) else (), np.float64)
-    below = np.searchsorted(cuts, con, side="right")  # cuts at or below the confidence
-    target = np.minimum(stage + 1 + len(cuts) - below, limit)
-    to = np.full(shape, -1, np.int64)
-    for s in range(n - 1, stage, -1):  # the first from the target on
-        to = np.where(there[..., s] & (s <= limit) & (s >= target), s, to)
-    for s in range(n - 2, stage, -1):  # else the nearest before it
-        to = np.where((to < 0) & there[..., s] & (s < target), s, to)
-    reason = np.where(to < 0, STAGE_ABSENT, -1)
-    reason = np.where(stage >= limit, CLIENT_LIMIT, reason)
-    reason = np.where(on, reason, np.where(at_zero, LOAD, CONFIDENT))
-    return np.where(reason >= 0, -1, to), reason
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answers:
     """A stage's answers to every row: [rows], and [rows, labels] in the order of the cascade's labels."""
@@ -224,6 +162,22 @@ class Ended:
     ran: Bools
 
 
+def core_rules(rules: Rules) -> _core.CascadeRules:
+    """The rules in the form that the C++ decision takes."""
+    return _core.CascadeRules(
+        [[(rule.kind, rule.t, rule.c, rule.k) for rule in price] for price in rules.prices],
+        skip=rules.skip,
+        alpha=rules.prune.alpha,
+        mean_over=rules.prune.mean_over,
+        to_level=rules.prune.to_level,
+        min_words=rules.prune.min_words,
+        alpha_max=rules.prune.alpha_max,
+        most_removed=rules.prune.most_removed,
+        ensemble=rules.ensemble.kind,
+        start=rules.start,
+    )
+
+
 def walk(
     rules: Rules,
     said: Sequence[Answers],
@@ -232,40 +186,26 @@ def walk(
     row: ArrayLike | None = None,
     seed: int = 0,
     price: int = 0,
-    last: ArrayLike | None = None,
-    least: ArrayLike = -1.0,
-    present: ArrayLike | None = None,
 ) -> Ended:
-    """Run every row through the whole cascade, from each stage's answers. Arguments as in decide()."""
+    """Run every row through the whole cascade, from each stage's answers. `length` [rows]; `row` [rows]: different
+    numbers for the chance of the soft rule; None: 0, 1, ... `price`: capped at the last one of the rules."""
     count, n = len(said[0].confidence), len(said)
-    lengths = np.broadcast_to(np.asarray(length), (count,))
-    rows = np.arange(count) if row is None else np.asarray(row)
-    limit = np.broadcast_to(np.asarray(n - 1 if last is None else last), (count,))
-    wants = np.broadcast_to(np.asarray(least, np.float64), (count,))
-    there = np.broadcast_to(np.ones(n, np.bool_) if present is None else np.asarray(present, np.bool_), (count, n))
-    later = there & (np.arange(n) >= rules.start)
-    at = np.where(later.any(axis=1), later.argmax(axis=1), there.argmax(axis=1))
+    number = np.arange(count) if row is None else np.asarray(row)
+    core, numbers = core_rules(rules), int(number.max(initial=-1)) + 1
+    lengths = np.zeros(numbers, np.int32)
+    lengths[number] = length
+    at = np.full(count, rules.start)
     ran = np.zeros((count, n), np.bool_)
     stage, reason, conf = np.full(count, -1), np.full(count, -1), np.zeros(count)
     for s in range(n):
-        (here,) = np.nonzero((at == s) & (stage < 0))
+        every = np.zeros(numbers)
+        every[number] = said[s].confidence
+        to, why = (each[number] for each in _core.cascade_decide(core, s, every, lengths, seed=seed, price=price))
+        here = (at == s) & (stage < 0)
         ran[here, s] = True
-        found = said[s].confidence[here]
-        to, why = decide(
-            rules,
-            s,
-            found,
-            row=rows[here],
-            length=lengths[here],
-            seed=seed,
-            price=price,
-            last=limit[here],
-            least=wants[here],
-            present=there[here],
-        )
-        out = to < 0
-        stage[here[out]], reason[here[out]], conf[here[out]] = s, why[out], found[out]
-        at[here[~out]] = to[~out]
+        out = here & (to < 0)
+        stage[out], reason[out], conf[out] = s, why[out], said[s].confidence[out]
+        at = np.where(here & ~out, to, at)
     return Ended(stage, reason, mixed(rules, said, ran), conf, ran)
 
 

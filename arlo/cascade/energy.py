@@ -10,7 +10,7 @@ import ctypes
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -69,19 +69,12 @@ class NvmlCounter:
             raise EnvironmentProblem(f"{gpu} is a part of a GPU, or none: a counter is of a whole one")
         self._library = _nvml()
         self._device = ctypes.c_void_p()
-        found: tuple[str, tuple[Any, ...]] = (
-            (
-                "nvmlDeviceGetHandleByIndex_v2",
-                (ctypes.c_uint(int(gpu)), ctypes.byref(self._device)),
-            )
+        failed = (
+            self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(gpu)), ctypes.byref(self._device))
             if str(gpu).isdecimal()
-            else (
-                "nvmlDeviceGetHandleByUUID",
-                (ctypes.c_char_p(str(gpu).encode()), ctypes.byref(self._device)),
-            )
+            else self._library.nvmlDeviceGetHandleByUUID(str(gpu).encode(), ctypes.byref(self._device))
         )
-        call, arguments = found
-        if getattr(self._library, call)(*arguments):
+        if failed:
             raise EnvironmentProblem(f"NVML does not know GPU {gpu}")
         self.joules()
 

@@ -6,17 +6,11 @@ values; nothing is guessed.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import difflib
 import hashlib
 import json
-import types
-import typing
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from arlo.cascade.prune import Vocabulary
 from arlo.cascade.spec import (
@@ -33,6 +27,7 @@ from arlo.cascade.spec import (
 )
 from arlo.catalog.manifest import FILE_NAME as REPOSITORY_FILE
 from arlo.catalog.manifest import Manifest
+from arlo.catalog.toml_text import not_a_number, read, write_whole
 from arlo.errors import ConfigError
 
 FILE_NAME = "cascade.json"
@@ -54,38 +49,6 @@ class Importance:
 
     layers: str = "all"  # or last:K
     mean_over: Literal["words", "all"] = "words"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class VocabularyFile:
-    """The words of a tokenizer group's vocabulary, encoded for the file."""
-
-    word_start: str = ""  # base64 of a bit for each id, lowest first: it begins a word
-    special: tuple[int, ...] = ()
-    keep: tuple[int, ...] = ()  # ids whose words are never pruned, as negations
-
-    def __post_init__(self) -> None:
-        try:
-            base64.b64decode(self.word_start, validate=True)
-        except ValueError:
-            raise ConfigError("word_start must be base64") from None
-
-    @classmethod
-    def of(cls, vocabulary: Vocabulary) -> VocabularyFile:
-        """Encode a vocabulary for the file."""
-        bits = np.packbits(vocabulary.word_start, bitorder="little").tobytes()
-        return cls(
-            word_start=base64.b64encode(bits).decode(),
-            special=tuple(sorted(vocabulary.special)),
-            keep=tuple(sorted(vocabulary.keep)),
-        )
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The decoded vocabulary, in the form that prune() takes."""
-        bits = np.frombuffer(base64.b64decode(self.word_start), np.uint8)
-        starts = np.unpackbits(bits, bitorder="little").astype(np.bool_)
-        return Vocabulary(starts, frozenset(self.special), frozenset(self.keep))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +144,7 @@ class CascadeManifest:
     task: str
     labels: tuple[str, ...]
     stages: tuple[Stage, ...]
-    vocabularies: tuple[VocabularyFile, ...] = ()  # by tokenizer group
+    vocabularies: tuple[Vocabulary, ...] = ()  # by tokenizer group
     points: tuple[Point, ...] = ()
     default_point: str | None = None
     curve: tuple[tuple[float, float], ...] = ()  # accuracy, mean ms; on the select split
@@ -216,13 +179,7 @@ class CascadeManifest:
 
     def save(self, path: Path) -> None:
         """Write it atomically. `path`: the file, or the folder of cascade.json."""
-        path = _file(path)
-        temporary = path.with_suffix(".tmp")
-        try:
-            temporary.write_text(json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n")
-            temporary.replace(path)
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
+        write_whole(_file(path), json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: Path, *, check_repositories: bool = True) -> CascadeManifest:
@@ -230,7 +187,7 @@ class CascadeManifest:
         the one that the cascade was calibrated and searched with."""
         path = _file(path)
         try:
-            raw = json.loads(path.read_bytes(), parse_constant=_not_a_number)
+            raw = json.loads(path.read_bytes(), parse_constant=not_a_number)
         except OSError as error:
             raise ConfigError(f"{path} cannot be read ({error.strerror}): write one with `arlo fit`") from None
         except (ValueError, RecursionError) as error:
@@ -257,61 +214,6 @@ def repository_hash(repository: Path) -> str:
         return hashlib.sha256((repository / REPOSITORY_FILE).read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"{repository / REPOSITORY_FILE} cannot be read ({error.strerror})") from None
-
-
-def read(kind: Any, raw: Any, where: str) -> Any:
-    """JSON as a value of a type made of frozen dataclasses, tuples, literals and plain types. Strict: a field that is
-    unknown, missing or of another type is a ConfigError that says where."""
-    at = where or "the file"
-    if dataclasses.is_dataclass(kind):
-        if not isinstance(raw, dict):
-            raise ConfigError(f"{at} must be an object")
-        hints = typing.get_type_hints(kind)
-        for name in raw:
-            if name not in hints:
-                near = difflib.get_close_matches(name, hints, n=1)
-                raise ConfigError(f"{at} has an unknown field {name!r}" + (f": is it {near[0]!r}?" if near else ""))
-        missing = [
-            field.name
-            for field in dataclasses.fields(kind)
-            if field.name not in raw
-            and field.default is dataclasses.MISSING
-            and field.default_factory is dataclasses.MISSING
-        ]
-        if missing:
-            raise ConfigError(f"{at} lacks the field {missing[0]!r}")
-        values = {name: read(hints[name], value, f"{where}.{name}".lstrip(".")) for name, value in raw.items()}
-        try:
-            return typing.cast(Any, kind)(**values)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}" if where else str(error)) from None
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return None if raw is None else read(next(a for a in arguments if a is not type(None)), raw, where)
-    if origin is tuple:
-        if raw is None:
-            return ()
-        repeated = arguments[-1] is Ellipsis
-        if not isinstance(raw, list) or not (repeated or len(raw) == len(arguments)):
-            raise ConfigError(f"{at} must be a list" + ("" if repeated else f" of {len(arguments)}"))
-        of = [arguments[0]] * len(raw) if repeated else arguments
-        return tuple(read(each, value, f"{where}[{i}]") for i, (each, value) in enumerate(zip(of, raw, strict=True)))
-    if origin is dict:
-        if not isinstance(raw, dict):
-            raise ConfigError(f"{at} must be an object")
-        return {str(name): read(arguments[1], value, f"{where}.{name}") for name, value in raw.items()}
-    if origin is Literal:
-        if raw not in arguments:
-            raise ConfigError(f"{at} must be one of {', '.join(map(str, arguments))}, not {raw!r}")
-        return raw
-    right = isinstance(raw, int | float) if kind is float else isinstance(raw, kind)
-    if not right or (isinstance(raw, bool) and kind is not bool):
-        raise ConfigError(f"{at} must be a {kind.__name__}, not {raw!r}")
-    return float(raw) if kind is float else raw
-
-
-def _not_a_number(text: str) -> float:
-    raise ValueError(f"{text} is no number")
 
 
 def _file(path: Path) -> Path:

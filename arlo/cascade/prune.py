@@ -1,4 +1,4 @@
-"""The tokens of a row that the next stage receives: the twin of src/flow/cascade/prune.h.
+"""The tokens of a row that the next stage receives, chosen by src/flow/cascade/prune.h.
 
 Importance is the attention that a token receives, summed over layers, heads and real queries (Tabi section 2.3). The
 mean of Eq. 5 is over tokens that are not special: otherwise CLS alone takes a third of it, and the pruned shares do not
@@ -7,28 +7,46 @@ match those printed in the paper.
 
 from __future__ import annotations
 
-import bisect
+import base64
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from arlo.cascade.spec import Prune
+from arlo import _core
+from arlo.cascade.decide import core_rules
+from arlo.cascade.spec import Prune, Rules, hard
+from arlo.errors import ConfigError
 
 NEGATIONS = {"not", "no", "never", "none", "nor", "neither", "nothing", "without", "cannot", "n't", "t"}
 
-LEAST_SAVING = 0.03  # if time depends on tokens, saving less than this share of them is not worth the loss
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """The word boundaries of a vocabulary. Ids beyond `word_start` begin a word."""
+    """The words of a tokenizer group's vocabulary, as in cascade.json. Ids beyond `word_start` begin a word."""
 
-    word_start: NDArray[np.bool_]  # [ids]
-    special: frozenset[int] = frozenset()  # ids that are no words
-    keep: frozenset[int] = frozenset()  # ids whose words are always kept
+    word_start: str = ""  # base64 of a bit for each id, lowest first: it begins a word
+    special: tuple[int, ...] = ()  # ids that are no words
+    keep: tuple[int, ...] = ()  # ids whose words are never pruned, as negations
+
+    def __post_init__(self) -> None:
+        try:
+            base64.b64decode(self.word_start, validate=True)
+        except ValueError:
+            raise ConfigError("word_start must be base64") from None
+
+    @classmethod
+    def of(cls, starts: ArrayLike, special: Iterable[int] = (), keep: Iterable[int] = ()) -> Vocabulary:
+        """The vocabulary whose ids begin a word where `starts` [ids] is true."""
+        bits = np.packbits(np.asarray(starts, np.bool_), bitorder="little").tobytes()
+        return cls(word_start=base64.b64encode(bits).decode(), special=tuple(sorted(special)), keep=tuple(sorted(keep)))
+
+    @property
+    def bits(self) -> NDArray[np.uint8]:
+        """`word_start`, decoded."""
+        return np.frombuffer(base64.b64decode(self.word_start), np.uint8)
 
 
 def word_starts(pieces: Sequence[str]) -> NDArray[np.bool_]:
@@ -43,7 +61,7 @@ def word_starts(pieces: Sequence[str]) -> NDArray[np.bool_]:
 def vocabulary_of(tokenizer: dict[str, Any] | None) -> Vocabulary:
     """The word boundaries in a tokenizer.json; None: all ids begin a word."""
     if tokenizer is None:
-        return Vocabulary(np.zeros(0, np.bool_))
+        return Vocabulary()
     raw = tokenizer["model"]["vocab"]
     ids = raw if isinstance(raw, dict) else {entry[0]: i for i, entry in enumerate(raw)}
     added = {each["content"]: each["id"] for each in tokenizer.get("added_tokens", []) if each.get("special")}
@@ -53,33 +71,7 @@ def vocabulary_of(tokenizer: dict[str, Any] | None) -> Vocabulary:
     for piece, number in ids.items():
         pieces[number] = piece
     keep = {number for piece, number in ids.items() if piece.lstrip("Ġ▁").lower() in NEGATIONS}
-    return Vocabulary(word_starts(pieces), frozenset(added.values()) - {unknown}, frozenset(keep))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Words:
-    """The words of a row in order, as arrays [words]; `word` [tokens] is each token's word, -1 for special tokens."""
-
-    word: NDArray[np.int64]
-    segment: NDArray[np.int64]  # what lies between special tokens
-    size: NDArray[np.int64]  # tokens
-    always: NDArray[np.bool_]  # on the keep list
-
-
-def words_of(vocabulary: Vocabulary, ids: ArrayLike) -> Words:
-    """Split ids [tokens] into words."""
-    tokens = np.asarray(ids, np.int64)
-    special = np.isin(tokens, list(vocabulary.special))
-    segment = np.cumsum(special)
-    known = (tokens >= 0) & (tokens < len(vocabulary.word_start))
-    begins = ~known | vocabulary.word_start[np.where(known, tokens, 0)] if len(vocabulary.word_start) else ~known
-    after_special = np.concatenate([[True], special[:-1]])
-    begins = ~special & (begins | after_special)
-    word = np.where(special, -1, np.cumsum(begins) - 1)
-    count = int(begins.sum())
-    always = np.zeros(count, np.bool_)
-    always[word[~special & np.isin(tokens, list(vocabulary.keep))]] = True
-    return Words(word, segment[begins], np.bincount(word[~special], minlength=count), always)
+    return Vocabulary.of(word_starts(pieces), set(added.values()) - {unknown}, keep)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,69 +101,15 @@ def prune(
     that differs, which the positions then refer to; nothing is pruned unless the words of both match. `under`: for a
     row without time for its runtime, target the longest level below it, as `alpha_max` and `most_removed` allow.
     """
-    tokens = np.asarray(ids, np.int64)
-    target = tokens if to is None else np.asarray(to.ids, np.int64)
-    whole = np.arange(len(target))
-    weight = np.asarray(importance, np.float64)
-    if spec.alpha <= 0 or not len(tokens) or len(weight) != len(tokens) or not np.isfinite(weight).all():
-        return whole
-    stairs = spec.to_level and len(levels) > 0
-    ideal = _level(levels, len(target))
-    words = words_of(vocabulary, tokens)
-    if (stairs and (ideal == levels[0] or 0 < under <= levels[0])) or not len(words.size):
-        return whole
-    if under and (not stairs or spec.alpha_max < spec.alpha):
-        return whole
-    there = words if to is None else words_of(to.vocabulary, target)
-    if not _same_words(words, there):
-        return whole
-    counted = weight if spec.mean_over == "all" else weight[words.word >= 0]
-    alpha = spec.alpha_max if under else spec.alpha
-    limit = alpha * (np.add.accumulate(counted)[-1] / len(counted))  # summed in order, as the gateway does
-    heaviest = np.full(len(words.size), -np.inf)
-    np.maximum.at(heaviest, words.word[words.word >= 0], weight[words.word >= 0])
-    kept = words.always | (heaviest > limit)
-    order = np.argsort(-heaviest, kind="stable")
-    seen = set(words.segment[kept].tolist())
-    some = int(kept.sum())
-    for at in order[~kept[order]]:
-        if some < spec.min_words or words.segment[at] not in seen:
-            kept[at] = True
-            seen.add(words.segment[at])
-            some += 1
-    size = len(target) - int(there.size[~kept].sum())
-    if size == len(target):
-        return whole
-    if stairs:
-        level = levels[bisect.bisect_left(levels, under) - 1] if under else _level(levels, size)
-        if level is None or level == ideal or size > level:
-            return whole
-        room = level - size
-        for at in order[~kept[order]]:
-            if there.size[at] <= room:
-                kept[at] = True
-                room -= int(there.size[at])
-        if under and _removed(words, weight, kept) > spec.most_removed:
-            return whole
-    elif spec.to_level and size > (1 - LEAST_SAVING) * len(target):
-        return whole
-    return np.nonzero((there.word < 0) | kept[there.word])[0]
-
-
-def _removed(words: Words, weight: NDArray[np.float64], kept: NDArray[np.bool_]) -> float:
-    """Share of the words' importance that is left out; summed in order, as the gateway does."""
-    of_words = np.where(words.word >= 0, weight, 0.0)
-    left = np.where((words.word >= 0) & ~kept[words.word], weight, 0.0)
-    every = float(np.add.accumulate(of_words)[-1])
-    return float(np.add.accumulate(left)[-1]) / every if every > 0 else 1.0
-
-
-def _same_words(a: Words, b: Words) -> bool:
-    """Whether both have equally many words, split into segments at the same places."""
-    return len(a.size) == len(b.size) and np.array_equal(np.diff(a.segment) > 0, np.diff(b.segment) > 0)
-
-
-def _level(levels: Sequence[int], tokens: int) -> int | None:
-    """The shortest level that takes so many tokens; None if none does."""
-    at = bisect.bisect_left(levels, tokens)
-    return levels[at] if at < len(levels) else None
+    other = None if to is None else (to.vocabulary.bits, to.vocabulary.special, np.asarray(to.ids, np.int64))
+    return _core.cascade_prune(
+        core_rules(Rules(prices=((hard(0.0),),), prune=spec)),
+        vocabulary.bits,
+        vocabulary.special,
+        vocabulary.keep,
+        np.asarray(ids, np.int64),
+        np.asarray(importance, np.float32),
+        levels,
+        other,
+        under,
+    )

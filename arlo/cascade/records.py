@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.cascade.decide import Floats, Ints
 from arlo.catalog.manifest import Manifest
+from arlo.catalog.toml_text import write_whole
 from arlo.errors import ConfigError
 
 SPLITS = ("fit", "select", "test")
 _LABEL_NONE = -1
+REMEDY = ": make room, or choose a folder with --records"
 _SPACE = re.compile(r"[\W\d_]+")
 
 
@@ -188,7 +191,7 @@ class Records:
         """Note that pruned texts are about to be recorded."""
         known = self.variants()
         if variant not in known:
-            self._write(self._folder, "pruned.json", lambda file: file.write(json.dumps([*known, variant]).encode()))
+            write_whole(self._folder / "pruned.json", json.dumps([*known, variant]), REMEDY)
 
     def rows(self, key: str) -> Ints:
         """Numbers of the texts that are recorded, ascending."""
@@ -197,10 +200,11 @@ class Records:
 
     def append(self, key: str, part: Recorded) -> None:
         """Add rows. A reader sees the part whole or not at all."""
-        folder = self._folder / key
         number = 1 + max((int(path.stem.split("-")[1]) for path in self._parts(key)), default=-1)
         arrays = {f.name: v for f in dataclasses.fields(part) if (v := getattr(part, f.name)) is not None}
-        self._write(folder, f"part-{number:06d}.npz", lambda file: np.savez(file, **arrays))
+        content = io.BytesIO()
+        np.savez(content, **arrays)
+        write_whole(self._folder / key / f"part-{number:06d}.npz", content.getvalue(), REMEDY)
 
     def load(self, key: str) -> Recorded | None:
         """All records; None if there are none. ConfigError names a damaged file."""
@@ -225,19 +229,6 @@ class Records:
 
     def _parts(self, key: str) -> list[Path]:
         return sorted((self._folder / key).glob("part-*.npz"))
-
-    def _write(self, folder: Path, name: str, write: Callable[[BinaryIO], object]) -> None:
-        """A reader sees the file whole or not at all."""
-        temporary = folder / "unfinished"
-        try:
-            folder.mkdir(exist_ok=True)
-            with temporary.open("wb") as file:
-                write(file)
-            temporary.replace(folder / name)
-        except OSError as error:
-            raise ConfigError(
-                f"{folder / name} cannot be written ({error.strerror}): make room, or choose a folder with --records"
-            ) from None
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from arlo.cascade.calibration import LEAST_ROWS, fit_temperature, quality
+from arlo.cascade.calibration import LEAST_ROWS, error_of, fit_temperature
 from arlo.cascade.decide import Bools, Floats, Ints, confidence, in_order
 from arlo.cascade.drift import shift
 from arlo.cascade.guarantee import STEPS, safe_threshold
 from arlo.cascade.manifest import CascadeManifest, Guarantee, Point, Stage
+from arlo.cascade.search.ladder import joined
 from arlo.cascade.spec import NEVER, Rule, threshold
 from arlo.errors import ConfigError
 
@@ -119,7 +120,7 @@ def fit_temperatures(cascade: CascadeManifest, sample: Sample) -> tuple[CascadeM
             continue
         t = fit_temperature(fit.logits[s], fit.giant)
         new = dataclasses.replace(stage.calibrator, t=t, by_length=(), rows=fit.rows)
-        ece = [quality(each, held.logits[s], held.giant, held.length).ece15 for each in (stage.calibrator, new)]
+        ece = [error_of(each, held.logits[s], held.giant, held.length) for each in (stage.calibrator, new)]
         stages[s] = dataclasses.replace(stage, calibrator=dataclasses.replace(new, ece15=(ece[0], ece[1])))
         found.append(Temperature(stage.name, (stage.calibrator.t, t), (ece[0], ece[1])))
     return dataclasses.replace(cascade, stages=tuple(stages)), found
@@ -145,7 +146,7 @@ def refreshed(
     """
     notes = []
     edges = len(cascade.stages) - 1
-    ends = joined_bins(sample.length, bins_of(point) if bins is None else bins)
+    ends = joined(sample.length, (*(bins_of(point) if bins is None else bins)[:-1], _LONGEST))
     which = np.searchsorted(ends[:-1], sample.length)
     promised = point.guarantee if point.guarantee is not None and point.guarantee.risk == "disagreement" else None
     if point.guarantee is not None and promised is None:
@@ -219,17 +220,6 @@ def bins_of(point: Point) -> tuple[int, ...]:
     """The longest rows of a point's threshold bins; one bin if its thresholds apply to all lengths."""
     ends = {up_to for rule in point.rules[0] if rule.kind == "hard" for up_to, _ in rule.t}
     return tuple(sorted(ends)) or (_LONGEST,)
-
-
-def joined_bins(length: Ints, ends: Sequence[int]) -> list[int]:
-    """The bins, with those of fewer than LEAST_ROWS rows joined to the next longer one; the last bin is open."""
-    joined: list[int] = []
-    for end in ends[:-1]:
-        if int((length <= end).sum() - (length <= (joined[-1] if joined else 0)).sum()) >= LEAST_ROWS:
-            joined.append(int(end))
-    if joined and int((length > joined[-1]).sum()) < LEAST_ROWS:
-        joined.pop()
-    return [*joined, _LONGEST]
 
 
 def _prices(point: Point, ends: Sequence[int], found: Sequence[Sequence[float]]) -> tuple[tuple[Rule, ...], ...]:

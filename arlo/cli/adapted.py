@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.catalog.toml_text import to_toml
+from arlo.catalog.toml_text import to_toml, write_whole
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,41 +39,23 @@ def read_adapted(folder: Path) -> dict[str, Any]:
 
 def write_adapted(result: Mapping[str, Any], out: Path) -> None:
     """Write adapt.json and the files made from it; each whole, and flow.toml, which `arlo serve` follows, last."""
-    _write(out / FILE, json.dumps(result, indent=1) + "\n")
-    _write(out / "tokens.toml", tokens_file(result))
+    write_whole(out / FILE, json.dumps(result, indent=1) + "\n")
+    write_whole(out / "tokens.toml", tokens_file(result))
     if "repository" in result["variants"][0]:
         if not (out / "serve.toml").exists():
-            _write(out / "serve.toml", SERVE)
-        _write(out / "flow.toml", flow_file(result))
-
-
-def _write(file: Path, text: str) -> None:
-    temporary = file.with_name(file.name + ".tmp")
-    temporary.write_text(text)
-    temporary.replace(file)
+            write_whole(out / "serve.toml", SERVE)
+        write_whole(out / "flow.toml", flow_file(result))
 
 
 def described(examined: Examined, subject: Subject) -> dict[str, Any]:
     """A variant of one maximum length in adapt.json. All but the longest are measured on the rows that fit."""
     import numpy as np
 
-    from arlo.catalog.flow_outcomes import interval
+    from arlo.catalog.flow_outcomes import by_length, interval
 
     plan, by_task, lengths = examined.plan, examined.right, subject.row_lengths(examined.plan)
     right = np.concatenate(list(by_task.values()))
     ends = subject.ends(plan)
-    bins = np.searchsorted(ends, lengths)
-
-    def by_length(right: Any, bins: Any) -> list[dict[str, Any]]:
-        told = []
-        for i, end in enumerate(ends):
-            if rows := int((bins == i).sum()):
-                good = int(right[bins == i].sum())
-                told.append(
-                    {"max_length": end, "rows": rows, "accuracy": good / rows, "interval": interval(good, rows)}
-                )
-        return told
-
     starts = np.cumsum([0, *(len(one) for one in by_task.values())])
     pieces = {name: slice(a, b) for name, a, b in zip(by_task, starts, starts[1:], strict=False)}
     return {
@@ -87,9 +69,9 @@ def described(examined: Examined, subject: Subject) -> dict[str, Any]:
         "rows": len(right),
         "accuracy": float(right.mean()),
         "interval": interval(int(right.sum()), len(right)),
-        "bins": by_length(right, bins) if len(lengths) else [],
+        "bins": by_length(right, lengths, ends) if len(lengths) else [],
         "by_task": {name: float(one.mean()) for name, one in by_task.items()},
-        "bins_by_task": {name: by_length(right[one], bins[one]) for name, one in pieces.items()}
+        "bins_by_task": {name: by_length(right[one], lengths[one], ends) for name, one in pieces.items()}
         if len(lengths)
         else {},
         "verified": dataclasses.asdict(examined.compared),
@@ -321,7 +303,7 @@ def flow_file(result: Mapping[str, Any]) -> str:
     )
 
 
-def engines_of(variants: Sequence[Mapping[str, Any]], folder: str = "") -> list[Engine]:
+def engines_of(variants: Sequence[Mapping[str, Any]]) -> list[Engine]:
     """The variants of an adapt.json as pairs of length and tokens, with the measured accuracy of each length bin; a bin
     without rows has that of the next one. Of several with the same pair the most accurate one."""
     from arlo.planning.lengths.pairs import Engine
@@ -336,16 +318,17 @@ def engines_of(variants: Sequence[Mapping[str, Any]], folder: str = "") -> list[
         bins = [(int(one["max_length"]), float(one["accuracy"])) for one in each["bins"]]
         if not bins or bins[-1][0] < length:
             bins.append((length, bins[-1][1] if bins else float(each["accuracy"])))
-        name = f"{folder}/{each['name']}" if folder else str(each["name"])
         time_us = 1000 * float(each["latency_ms"]["1"])
-        engines.append(Engine(length=length, tokens=tokens, time_us=time_us, accuracy=tuple(bins), name=name))
+        engines.append(
+            Engine(length=length, tokens=tokens, time_us=time_us, accuracy=tuple(bins), name=str(each["name"]))
+        )
     return engines
 
 
 def chosen_pairs(
     variants: Sequence[dict[str, Any]], counts: Mapping[int, float], worth_us: float, most: int
 ) -> list[dict[str, Any]]:
-    """The variants that pay for rows of these lengths, as `arlo compile lengths --adapted` chooses them, and always the
+    """The variants that pay for rows of these lengths, and always the
     longest one of each count, for a count takes every row. ConfigError."""
     from arlo.planning.lengths.pairs import choose_pairs
 

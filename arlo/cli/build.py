@@ -9,7 +9,6 @@ from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
-    from arlo.compile import Progress
     from arlo.config import Config
 
 
@@ -24,10 +23,10 @@ def build(config: Config, stream: TextIO, *, beyond_limit: bool = False) -> Mani
     """Compile model.source into model.repository: the lengths of the allocation and the default ones below them, or the
     default ones alone, and the dynamic runtime.
 
-    beyond_limit: see CompileOptions. Progress goes to `stream`, one line a step. Steps that were done before are taken
-    from the cache.
+    beyond_limit: see CompileOptions. Progress goes to `stream`. Steps that were done before are taken from the cache.
     """
     from arlo.compile import DEFAULT_LENGTHS, CompileOptions, compile_model
+    from arlo.compile.tools.display import display
 
     source = config.model.source
     if source is None:
@@ -35,26 +34,14 @@ def build(config: Config, stream: TextIO, *, beyond_limit: bool = False) -> Mani
 
     allocated = set(config.deployment.allocation)
 
-    def show(progress: Progress) -> None:
-        if progress.done:
-            how = "cached" if progress.cached else f"{progress.seconds:.1f} s"
-            note = f"  {progress.note}" if progress.note else ""
-            count = f"{progress.number}/{progress.total}"
-            if progress.warning:
-                print(f"  warning: {progress.warning}", file=stream, flush=True)
-            print(f"  {count:>6}  {progress.step:<11} {progress.title:<20} {how:>7}{note}", file=stream, flush=True)
-
-    return compile_model(
-        CompileOptions(
-            # A relative path is taken from the configuration's folder; a missing one can be the demo model's name.
-            source=source if source.exists() else Path(source.name),
-            out=config.model.repository,
-            name=config.model.name,
-            lengths=tuple(sorted({n for n in DEFAULT_LENGTHS if n < max(allocated)} | allocated))
-            if allocated
-            else None,
-            beyond_limit=beyond_limit,
-            dynamic=True,  # the recommendation compares the lengths with it
-        ),
-        show,
+    options = CompileOptions(
+        # A relative path is taken from the configuration's folder; a missing one can be the demo model's name.
+        source=source if source.exists() else Path(source.name),
+        out=config.model.repository,
+        name=config.model.name,
+        lengths=tuple(sorted({n for n in DEFAULT_LENGTHS if n < max(allocated)} | allocated)) if allocated else None,
+        beyond_limit=beyond_limit,
+        dynamic=True,  # the recommendation compares the lengths with it
     )
+    with display(stream) as show:
+        return compile_model(options, show)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from arlo.catalog.manifest import FILE_NAME, Manifest
-from arlo.cli.text import print_json
+from arlo.cli.text import LENGTHS, between, listed, print_json
 from arlo.errors import ConfigError
 
 DESCRIPTION = """Write a Triton repository whose runtimes compute nothing: each answers after the time that a table
@@ -34,14 +34,22 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the repository to write")
     parser.add_argument("--model", default="emulated", metavar="NAME", help="logical model name (default: emulated)")
-    parser.add_argument("--max-lengths", required=True, metavar="L,L,...", help="maximum lengths in tokens, ascending")
+    parser.add_argument(
+        "--max-lengths", required=True, type=LENGTHS, metavar="L,L,...", help="maximum lengths in tokens, ascending"
+    )
     given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--latency-ms", metavar="MS,MS,...", help="latency of one row at each maximum length")
+    given.add_argument(
+        "--latency-ms", type=listed(0, 1e9), metavar="MS,MS,...", help="latency of one row at each maximum length"
+    )
     given.add_argument(
         "--profile", metavar="NAME", help="batches and lengths of a latency profile: a name, or a repository's folder"
     )
     parser.add_argument(
-        "--slower", type=float, default=1.0, metavar="F", help="times of the profile, multiplied (default: 1)"
+        "--slower",
+        type=between(0, 1e6, whole=False, above=True),
+        default=1.0,
+        metavar="F",
+        help="times of the profile, multiplied (default: 1)",
     )
     parser.add_argument("--max-batch", type=int, default=1, metavar="ROWS", help="rows in one execution (default: 1)")
     parser.add_argument(
@@ -57,7 +65,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--memory-mb",
-        type=int,
+        type=between(0, 1e9),
         default=0,
         metavar="MB",
         help="memory that each runtime takes of a worker that has ARLO_EMULATED_MEMORY_MB in all (default: 0, unknown)",
@@ -77,20 +85,17 @@ def run(args: argparse.Namespace) -> int:
 
     from arlo.workers.emulated.repository import write_emulated_repository
 
-    lengths = _numbers(args.max_lengths, int, "--max-lengths")
-    if args.memory_mb < 0:
-        raise ConfigError(f"--memory-mb must be at least 0, not {args.memory_mb}")
     if args.out.is_dir() and any(args.out.iterdir()) and not (args.out / FILE_NAME).is_file():
         raise ConfigError(f"{args.out} is not empty and no repository ({FILE_NAME} is missing): name another folder")
     common = {"batcher": args.batcher, "memory_mb": args.memory_mb}
     if args.profile is not None:
-        manifest = _profiled(args, lengths, common)
+        manifest = _profiled(args, common)
     else:
         manifest = write_emulated_repository(
             args.out,
             model=args.model,
-            max_lengths=lengths,
-            latency_ms=_numbers(args.latency_ms, float, "--latency-ms"),
+            max_lengths=args.max_lengths,
+            latency_ms=args.latency_ms,
             max_batch=args.max_batch,
             batch_growth=args.batch_growth,
             dynamic=args.dynamic,
@@ -110,25 +115,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _profiled(args: argparse.Namespace, lengths: list[int], common: dict[str, Any]) -> Manifest:
+def _profiled(args: argparse.Namespace, common: dict[str, Any]) -> Manifest:
     """The runtimes of a profile: a static one per length, or one of dynamic shape up to the longest."""
     from arlo.simulator.profiles import load_profile
     from arlo.workers.emulated.repository import emulated, write_runtimes
 
-    if not 0 < args.slower <= 1e6:
-        raise ConfigError(f"--slower must be above 0 and at most 1e6, not {args.slower:g}")
     profile = load_profile(args.profile)
-    dynamic = [profile.dynamic_runtime(lengths[-1], max_batch=args.max_batch)] if args.dynamic else []
-    models = dynamic or profile.static_runtimes(lengths, max_batch=args.max_batch)
+    dynamic = [profile.dynamic_runtime(args.max_lengths[-1], max_batch=args.max_batch)] if args.dynamic else []
+    models = dynamic or profile.static_runtimes(args.max_lengths, max_batch=args.max_batch)
     runtimes = [emulated(each, model=args.model, slower=args.slower, **common) for each in models]
     return write_runtimes(args.out, model=args.model, runtimes=runtimes)
-
-
-def _numbers(text: str, kind: Any, option: str) -> list[Any]:
-    try:
-        found = [kind(part) for part in text.split(",")]
-        if all(0 <= each <= 1e9 for each in found):
-            return found
-        raise ConfigError(f"{option} must be from 0 to 1e9, not {text!r}")
-    except ValueError:
-        raise ConfigError(f"{option} must be numbers joined by commas, not {text!r}") from None

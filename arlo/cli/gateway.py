@@ -13,7 +13,6 @@ plane applies a deployment at its admin port, and goes on serving when that is g
 
 EPILOG = """examples:
   arlo serve gateway serve.toml              run it
-  arlo serve gateway serve.toml --print      print the JSON that arlo-gateway would be started with
 
 ARLO_GATEWAY in the environment names another arlo-gateway binary."""
 
@@ -24,7 +23,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "gateway", help="run the gateway alone, in the foreground", description=DESCRIPTION, epilog=EPILOG
     )
     parser.add_argument("config", type=Path, metavar="CONFIG.toml", help="the configuration")
-    parser.add_argument("--print", action="store_true", help="print its JSON configuration and exit")
     parser.add_argument(
         "--ready-file", type=Path, metavar="FILE", help="written with the real addresses once the ports are bound"
     )
@@ -34,14 +32,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Replace this process with the gateway."""
     from arlo import config as configuration
-    from arlo.config.gateway import gateway_json
     from arlo.control.gateway.process import gateway_program, write_gateway_config
 
     config = configuration.load(args.config)
     ready_file = args.ready_file.absolute() if args.ready_file is not None else None
-    if args.print:
-        print(gateway_json(config, ready_file=ready_file))
-        return 0
     program = gateway_program()
     path = write_gateway_config(config, ready_file=ready_file)
     os.execv(program, [str(program), "--config", str(path)])

@@ -40,9 +40,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("config", type=Path, metavar="CONFIG.toml", help="the configuration")
     parser.add_argument("--json", action="store_true", help="when ready, print one JSON line with the addresses")
     parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
-    parser.add_argument(
-        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: info"
-    )
     return parser
 
 
@@ -54,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from arlo.control.serve import serve
 
     config = configuration.load(args.config)
-    events.configure(as_json=args.log_json, level=getattr(logging, args.log_level.upper()))
+    events.configure(as_json=args.log_json, level=logging.INFO)
     for model in config.models:
         if model.source is not None and not is_built(config.of(model)):
             print(f"arlo: {model.repository} is not there yet: compiling {model.source.name}", file=sys.stderr)

@@ -8,10 +8,11 @@ import math
 import re
 import sys
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from arlo.errors import printable
+from arlo.errors import ConfigError, printable
 
 WIDTH = 100
 LONGEST_TEXT = 8192  # per argument
@@ -41,7 +42,8 @@ class Parser(argparse.ArgumentParser):
             self.register("type", kind, check)
 
     def error(self, message: str) -> NoReturn:
-        super().error(shown(message))
+        text = shown(re.sub(r"^argument ([^:]+): (must|has|holds) ", r"\1 \2 ", message))
+        self.exit(2, f"{self.prog}: error: {text} (`{self.prog} --help` lists the options)\n")
 
 
 def _number(text: str) -> float:
@@ -62,6 +64,54 @@ def _whole(text: str) -> int:
     if value is None or not -(2**63) <= value < 2**63:
         raise argparse.ArgumentTypeError(f"must be a whole number below 2^63, not {text!r}")
     return value
+
+
+def between(low: float, high: float = math.inf, *, whole: bool = True, above: bool = False) -> Callable[[str], Any]:
+    """The type of an argument: a number from `low` to `high`; `above`: more than `low`."""
+
+    def read(text: str) -> float:
+        value = _whole(text) if whole else _number(text)
+        if value > high or value < low or (above and value == low):
+            least = f"above {low:g}" if above else f"at least {low:g}"
+            most = "" if math.isinf(high) else f", at most {high:g}"
+            raise argparse.ArgumentTypeError(f"must be {least}{most}, not {text}")
+        return value
+
+    return read
+
+
+def listed(
+    low: float = -math.inf, high: float = math.inf, *, whole: bool = False, above: bool = False, ascending: bool = False
+) -> Callable[[str], Any]:
+    """The type of an argument: numbers joined by commas, each as of `between`; a tuple."""
+    one = between(low, high, whole=whole, above=above)
+
+    def read(text: str) -> tuple[float, ...]:
+        try:
+            found = tuple(map(one, text.split(",")))
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{error} (numbers are joined by commas: {_text(text)!r})") from None
+        if ascending and list(found) != sorted(set(found)):
+            raise argparse.ArgumentTypeError(f"must ascend, without one twice: {text!r}")
+        return found
+
+    return read
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The type of an argument: names joined by commas."""
+    return tuple(part.strip() for part in _text(text).split(",") if part.strip())
+
+
+LENGTHS = listed(1, 1_000_000, whole=True, ascending=True)
+TIMES_MS = listed(0, 1e9, above=True)
+
+
+def only_with(args: argparse.Namespace, names: str, why: str) -> None:
+    """ConfigError if one of these options, of names parted by spaces, was given."""
+    for name in names.split():
+        if getattr(args, name) not in (None, False):
+            raise ConfigError(f"--{name.replace('_', '-')} {why}")
 
 
 def _text(text: str) -> str:

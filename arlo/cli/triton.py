@@ -6,6 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from arlo.cli.text import between
+
+PORT = between(1, 65535)
+
 DESCRIPTION = """Start one Triton server on a repository and load every model in it, in the foreground, until Ctrl-C.
 With the logical model of `arlo compile --plugin` in it, the server takes requests of any length under
 one name, over Triton's own HTTP and gRPC; no gateway and no control plane."""
@@ -27,11 +31,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         epilog=EPILOG,
     )
     parser.add_argument("repository", type=Path, metavar="REPOSITORY", help="what `arlo compile` or `emulate` wrote")
-    parser.add_argument("--http-port", type=int, default=8000, metavar="PORT", help="default: 8000")
-    parser.add_argument("--grpc-port", type=int, default=8001, metavar="PORT", help="default: 8001")
-    parser.add_argument("--metrics-port", type=int, default=8002, metavar="PORT", help="default: 8002")
+    parser.add_argument("--http-port", type=PORT, default=8000, metavar="PORT", help="default: 8000")
+    parser.add_argument("--grpc-port", type=PORT, default=8001, metavar="PORT", help="default: 8001")
+    parser.add_argument("--metrics-port", type=PORT, default=8002, metavar="PORT", help="default: 8002")
     parser.add_argument("--address", default="127.0.0.1", help="to listen on (default: 127.0.0.1)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of an engine on the CPU (default: all cores)")
+    parser.add_argument(
+        "--threads", type=between(1, 1024), metavar="N", help="of an engine on the CPU (default: all cores)"
+    )
     parser.add_argument(
         "--log", type=Path, metavar="FILE", default=Path("triton.log"), help="Triton's log (default: triton.log)"
     )
@@ -50,10 +56,8 @@ def run(args: argparse.Namespace) -> int:
     if not any(args.repository.glob("*/config.pbtxt")) and not any(args.repository.glob("*/[0-9]*/")):
         raise ConfigError(f"{args.repository} holds no model: name a repository that `arlo compile` wrote")
     ports = (args.http_port, args.grpc_port, args.metrics_port)
-    if not all(1 <= port <= 65535 for port in ports) or len(set(ports)) < len(ports):
-        raise ConfigError(f"--http-port, --grpc-port and --metrics-port must differ, from 1 to 65535, not {ports}")
-    if args.threads is not None and not 1 <= args.threads <= 1024:
-        raise ConfigError(f"--threads must be from 1 to 1024, not {args.threads}")
+    if len(set(ports)) < len(ports):
+        raise ConfigError(f"--http-port, --grpc-port and --metrics-port must differ, not {ports}")
     return asyncio.run(_serve(args))
 
 

@@ -73,7 +73,15 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         bulk: bool = False,
         transport: TransportT | None = None,
     ) -> None:
-        """See Client."""
+        """`endpoint`: host:port. `model`: its name; None means the only one that the server has.
+        `tokenizer`: a tokenizer.json, a folder that holds one, a hub id, or a Tokenizer; None: token ids only.
+        `timeout_s`: of a whole call, retries included, sent as the gRPC deadline; None: no deadline.
+        `token`: sent as bearer token (in the clear without `tls`). `max_message_bytes`: of one request or response.
+        `retries`: further attempts after UNAVAILABLE and RESOURCE_EXHAUSTED. `bulk`: an Arlo gateway serves these
+        requests with idle capacity; give them time. `transport`: instead of gRPC, for tests.
+
+        Raises ConfigError, and EnvironmentProblem when the tokenizer is not found.
+        """
         settings = ChannelSettings(endpoint=endpoint, tls=tls, token=token, max_message_bytes=max_message_bytes)
         self._core = Core(
             model=model,
@@ -133,9 +141,8 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         `infer`.
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
-        codec = await self._codec(attempts)
         wishes: dict[str, Any] = {"outputs": outputs, "request_id": request_id, "parameters": parameters}
-        call = await self._made(codec, rows, truncate=truncate, max_length=max_length, **wishes)
+        call = await self._made(await self._codec(attempts), rows, truncate=truncate, max_length=max_length, **wishes)
         return await self._infer(call, attempts, batched=True)
 
     async def embed(
@@ -304,7 +311,6 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         parameters: Parameters | None,
     ) -> AsyncGenerator[Result | ClientError, None]:
         codec = await self._codec(self._core.attempts(timeout_s, monotonic_s()))
-        reader = RowReader(codec, self._core.tokenizer, max_length, truncate)
         under_way = Window(
             codec=codec,
             size=window,
@@ -314,12 +320,11 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
             retries=self._core.retries,
             max_message_bytes=self._core.max_message_bytes,
         )
-        return _stream.run(self._waiting, under_way, reader, rows)
+        return _stream.run(self._waiting, under_way, RowReader(codec, self._core.tokenizer, max_length, truncate), rows)
 
     async def _codec(self, attempts: Attempts) -> Codec:
-        codec = self._core.codec
-        if codec is not None:
-            return codec
+        if self._core.codec is not None:
+            return self._core.codec
         if not await self._learning.take(attempts.left_s(monotonic_s())):
             raise DeadlineExceededError("timeout_s passed while waiting for the model's description")
         try:
@@ -332,8 +337,7 @@ class Calls(abc.ABC, Generic[TransportT, RowsT]):
         if name is None:
             index = service_pb2.RepositoryIndexRequest(ready=True)
             name = self._core.only_model(await self._send("RepositoryIndex", index, attempts.again()))
-        asked = service_pb2.ModelMetadataRequest(name=name)
-        metadata = await self._send("ModelMetadata", asked, attempts.again())
+        metadata = await self._send("ModelMetadata", service_pb2.ModelMetadataRequest(name=name), attempts.again())
         try:
             config = await self._send("ModelConfig", service_pb2.ModelConfigRequest(name=name), attempts.again())
         except UnimplementedError:

@@ -1,19 +1,16 @@
-"""The two clients: the calls of _calls.py, run in the caller's thread or on its event loop."""
+"""The two clients: the calls of _calls.py, run on the caller's event loop or in its thread."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from arlo.client import _calls
 from arlo.client._calls import Calls
 from arlo.client._waiting import Tasks, Threads, drain, now
 from arlo.client.rows import Row
-from arlo.client.tokenizer import Tokenizer
-from arlo.client.transport import TLS, AsyncGrpcTransport, AsyncTransport, ChannelSettings, GrpcTransport, Transport
+from arlo.client.transport import AsyncGrpcTransport, AsyncTransport, ChannelSettings, GrpcTransport, Transport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,6 +59,14 @@ def _draining(
     return run
 
 
+def _holding(made: Callable[P, _Blocking]) -> Callable[[Any], Callable[Concatenate[Client, P], None]]:
+    @functools.wraps(_Blocking.__init__)
+    def init(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._calls = made(*args, **kwargs)
+
+    return lambda _: init
+
+
 class Client:
     """A connection to an Arlo gateway, or to any KServe v2 / Triton gRPC server, for one model.
 
@@ -69,42 +74,13 @@ class Client:
     first call; the model's description is asked for once, then kept.
     """
 
-    def __init__(
-        self,
-        endpoint: str = _calls.DEFAULT_ENDPOINT,
-        *,
-        model: str | None = None,
-        tokenizer: str | Path | Tokenizer | None = None,
-        timeout_s: float | None = _calls.DEFAULT_TIMEOUT_S,
-        tls: TLS | None = None,
-        token: str | None = None,
-        max_message_bytes: int = _calls.DEFAULT_MAX_MESSAGE_BYTES,
-        retries: int = _calls.DEFAULT_RETRIES,
-        bulk: bool = False,
-        transport: Transport | None = None,
-    ) -> None:
-        """`endpoint`: host:port. `model`: its name; None means the only one that the server has.
-        `tokenizer`: a tokenizer.json, a folder that holds one, a hub id, or a Tokenizer; None: token ids only.
-        `timeout_s`: of a whole call, retries included, sent as the gRPC deadline; None: no deadline.
-        `token`: sent as bearer token (in the clear without `tls`). `max_message_bytes`: of one request or response.
-        `retries`: further attempts after UNAVAILABLE and RESOURCE_EXHAUSTED. `bulk`: an Arlo gateway serves these
-        requests with idle capacity; give them time. `transport`: instead of gRPC, for tests.
+    _calls: _Blocking
 
-        Raises ConfigError, and EnvironmentProblem when the tokenizer is not found.
-        """
-        self._calls = _Blocking(
-            endpoint,
-            model=model,
-            tokenizer=tokenizer,
-            timeout_s=timeout_s,
-            tls=tls,
-            token=token,
-            max_message_bytes=max_message_bytes,
-            retries=retries,
-            bulk=bulk,
-            transport=transport,
-        )
+    @_holding(_Blocking)
+    def __init__(self) -> None:
+        """See AsyncClient."""
 
+    # The same calls, each returning what it would give its awaiter.
     infer = _blocking(_Blocking.infer)
     infer_batch = _blocking(_Blocking.infer_batch)
     embed = _blocking(_Blocking.embed)

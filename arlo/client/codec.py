@@ -7,43 +7,23 @@ their request; the attention mask gives the length of each, and the gateway spli
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
+from tritonclient.utils import deserialize_bytes_tensor, triton_to_np_dtype
 
 from arlo.client.errors import InvalidRequestError, ServerError
 from arlo.client.model import IDS_DATATYPES, TEXT, ModelInfo, Role, roles, sized_inputs, takes_only_text
 from arlo.client.result import Result, Timing
 from arlo.client.rows import PreparedRow
 
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(np.bool_),
-    "INT8": np.dtype("<i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "UINT8": np.dtype("<u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-}
+_NAMES = ["BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FP16", "FP32", "FP64"]
+_DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(triton_to_np_dtype(name)) for name in _NAMES}
 _DATATYPES = {dtype: name for name, dtype in _DTYPES.items()}
-_CONTENTS = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    "INT64": "int64_contents",
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
 Parameters = Mapping[str, bool | int | float | str]  # of a request
 _PARAMETER_KINDS: tuple[tuple[type, str], ...] = (
     (bool, "bool_param"),
@@ -183,15 +163,12 @@ class Codec:
     ) -> Result:
         """The Result of a ModelInferResponse. ServerError when it does not fit the request or itself."""
         raw = response.raw_output_contents
-        if len(raw) not in (0, len(response.outputs)):
+        if len(raw) != len(response.outputs):
             raise ServerError(f"the answer names {len(response.outputs)} outputs but carries {len(raw)} of them")
         arrays: dict[str, NDArray[Any]] = {}
         token_level = set()
         longest = max(lengths)  # 0: the server tokenises, and does not report how many
-        read = {
-            tensor.name: from_raw(tensor, raw[index]) if raw else _typed_array(tensor)
-            for index, tensor in enumerate(response.outputs)
-        }
+        read = {tensor.name: from_raw(tensor, data) for tensor, data in zip(response.outputs, raw, strict=True)}
         owners = self._owners_of(read, len(lengths))
         for tensor in response.outputs:
             array = read[tensor.name]
@@ -286,7 +263,10 @@ def _cast(values: NDArray[np.integer[Any]], slot: _Slot) -> NDArray[np.integer[A
 def from_raw(tensor: Any, data: bytes) -> NDArray[Any]:
     """The array of one input or output tensor (name, datatype, shape) and its raw bytes."""
     if tensor.datatype == "BYTES":
-        array = np.array(_split_bytes(data, tensor.name), dtype=np.object_)
+        try:
+            array = deserialize_bytes_tensor(data)
+        except struct.error:
+            raise ServerError(f"output {tensor.name} is cut off") from None
     elif tensor.datatype == "BF16":
         array = (np.frombuffer(data, "<u2", len(data) // 2).astype("<u4") << 16).view("<f4")
     else:
@@ -299,33 +279,11 @@ def from_raw(tensor: Any, data: bytes) -> NDArray[Any]:
     return _reshape(tensor, array)
 
 
-def _typed_array(tensor: Any) -> NDArray[Any]:
-    """The array in `contents`: Triton never sends them, other KServe v2 servers do."""
-    field = _CONTENTS.get(tensor.datatype)
-    if field is None:
-        raise ServerError(f"output {tensor.name} of datatype {tensor.datatype!r} came without raw contents")
-    values = getattr(tensor.contents, field)
-    array = np.array(list(values), _DTYPES.get(tensor.datatype, np.dtype(np.object_)))
-    return _reshape(tensor, array)
-
-
 def _reshape(tensor: Any, array: NDArray[Any]) -> NDArray[Any]:
     try:
         return array.reshape(tuple(tensor.shape))
     except ValueError:
         raise ServerError(f"output {tensor.name} has {array.size} values, its shape is {list(tensor.shape)}") from None
-
-
-def _split_bytes(data: bytes, name: str) -> list[bytes]:
-    """BYTES on the wire: a 4-byte little-endian length before each element."""
-    items, at = [], 0
-    while at < len(data):
-        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
-        if end > len(data):
-            raise ServerError(f"output {name} is cut off at byte {at} of {len(data)}")
-        items.append(data[at + 4 : end])
-        at = end
-    return items
 
 
 def _timing(parameters: Mapping[str, Any], elapsed_us: int) -> Timing:
@@ -342,7 +300,7 @@ def datatype_of(array: NDArray[Any]) -> str:
     if array.dtype.kind in "SOU":
         return "BYTES"
     try:
-        return _DATATYPES[array.dtype.newbyteorder("<")]
+        return _DATATYPES[array.dtype.newbyteorder("=")]
     except KeyError:
         raise InvalidRequestError(f"{array.dtype} has no KServe v2 datatype") from None
 

@@ -28,7 +28,8 @@ from arlo.client.errors import (
     UnimplementedError,
 )
 from arlo.client.model import ModelInfo, TensorInfo, to_server
-from arlo.client.transport import STREAM
+
+STREAM = "ModelStreamInfer"
 
 Outputs = Mapping[str, NDArray[Any]]
 

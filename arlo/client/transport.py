@@ -9,22 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2_grpc
 
 from arlo.client._waiting import now
 from arlo.client.errors import ClientError, ClosedError, RequestCancelledError, from_status
 from arlo.errors import ConfigError
 
-SERVICE = "inference.GRPCInferenceService"
-STREAM = "ModelStreamInfer"
-_RESPONSES = {
-    "ModelInfer": service_pb2.ModelInferResponse,
-    "ModelMetadata": service_pb2.ModelMetadataResponse,
-    "ModelConfig": service_pb2.ModelConfigResponse,
-    "ModelReady": service_pb2.ModelReadyResponse,
-    "ServerReady": service_pb2.ServerReadyResponse,
-    "RepositoryIndex": service_pb2.RepositoryIndexResponse,
-}
 _WRITE_FAILED = "Internal error from Core"
 _STATUS_WAIT_S = 1.0  # for the server's status after a failed write; it is there or on its way
 _LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
@@ -156,37 +146,18 @@ def _cancelled() -> BaseException:
     return RequestCancelledError("the client was closed while a request was under way", code="CANCELLED")
 
 
-def _serialize(message: Any) -> bytes:
-    return message.SerializeToString()  # type: ignore[no-any-return]
-
-
-def _methods(channel: Any) -> tuple[dict[str, Any], Any]:
-    unary = {
-        name: channel.unary_unary(
-            f"/{SERVICE}/{name}", request_serializer=_serialize, response_deserializer=response.FromString
-        )
-        for name, response in _RESPONSES.items()
-    }
-    stream = channel.stream_stream(
-        f"/{SERVICE}/{STREAM}",
-        request_serializer=_serialize,
-        response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
-    )
-    return unary, stream
-
-
 class GrpcTransport:
     """One channel, opened at the first call. Owned by its client; safe for threads; not usable after a fork."""
 
     def __init__(self, settings: ChannelSettings) -> None:
         self._channel = settings.channel(grpc)
         self._metadata = settings.metadata
-        self._unary, self._stream = _methods(self._channel)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def call(self, method: str, request: Any, *, timeout_s: float | None) -> Any:
         """See Transport."""
         try:
-            return self._unary[method](request, timeout=timeout_s, metadata=self._metadata)
+            return getattr(self._stub, method)(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _error(error) from None
         except ValueError as error:  # raised by grpc on a closed channel
@@ -194,7 +165,7 @@ class GrpcTransport:
 
     def stream(self, requests: Iterator[Any]) -> Stream:
         """See Transport."""
-        return _GrpcStream(self._stream(requests, metadata=self._metadata))
+        return _GrpcStream(self._stub.ModelStreamInfer(requests, metadata=self._metadata))
 
     def close(self) -> None:
         """See Transport."""
@@ -225,15 +196,14 @@ class AsyncGrpcTransport:
             settings.tls.credentials()  # a missing file is reported now, not at the first call
         self._channel: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._unary: dict[str, Any] = {}
-        self._stream: Any = None
+        self._stub: Any = None
 
     def _open(self) -> None:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
             self._channel = self._settings.channel(grpc.aio)
-            self._unary, self._stream = _methods(self._channel)
+            self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         elif self._loop is not loop:
             raise ClosedError("this AsyncClient was used on another event loop before: make one client per loop")
 
@@ -241,7 +211,7 @@ class AsyncGrpcTransport:
         """See Transport."""
         self._open()
         try:
-            return await self._unary[method](request, timeout=timeout_s, metadata=self._metadata)
+            return await getattr(self._stub, method)(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise _error(error) from None
         except grpc.aio.UsageError as error:  # raised by grpc.aio on a closed channel
@@ -252,7 +222,7 @@ class AsyncGrpcTransport:
     def stream_async(self, requests: AsyncIterator[Any]) -> AsyncStream:
         """See Transport."""
         self._open()
-        return _AsyncGrpcStream(self._stream(requests, metadata=self._metadata))
+        return _AsyncGrpcStream(self._stub.ModelStreamInfer(requests, metadata=self._metadata))
 
     async def close_async(self) -> None:
         """See Transport."""

@@ -35,8 +35,8 @@ class KeyFlag:
         """The attribute in the parsed arguments."""
         return self.option.removeprefix("--").replace("-", "_")
 
-    def add_to(self, group: argparse._ArgumentGroup) -> None:
-        """Add the option to a group. Its text is kept as typed: None if it was not given."""
+    def add_to(self, group: argparse._ActionsContainer) -> None:
+        """Add the option to a parser or a group. Its text is kept as typed: None if it was not given."""
         group.add_argument(self.option, metavar=self.flag.metavar, help=self.help)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
+from arlo.catalog.manifest import Manifest, Runtime
 from arlo.errors import ConfigError
 from arlo.profiler.format import LatencyProfile, RuntimeProfile, runtime_hash
 
@@ -48,9 +48,5 @@ def _apply(runtime: Runtime, measured: RuntimeProfile, device: str) -> Runtime:
             f"the latency profile of runtime {runtime.name} has no point at its max_length {runtime.max_length}: run "
             "`arlo compile profile` again with the same --out, it measures what is missing"
         )
-    points = (
-        LatencyPoint(length=point.length, batch=point.batch, latency_us=max(1, round(point.mean_us)))
-        for point in measured.points
-    )
     load_ms = runtime.load_ms if measured.load_ms is None else measured.load_ms
-    return dataclasses.replace(runtime, latency=tuple(points), device=device, load_ms=load_ms)
+    return dataclasses.replace(runtime, latency=measured.latency, device=device, load_ms=load_ms)

@@ -6,17 +6,15 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from arlo.catalog.manifest import Runtime
+from arlo.catalog.manifest import LatencyPoint, Runtime
+from arlo.catalog.toml_text import read, write_whole
 from arlo.errors import ConfigError
 from arlo.profiler.staircase import Staircase, staircase
 
 FORMAT = 1
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +32,8 @@ class Point:
     queue_us: float | None = None  # mean time in Triton's queue
     other_load: float | None = None  # share of the machine's CPU time that others took meanwhile; None: not seen
 
-    def check(self) -> None:
-        """Raise a ConfigError for values that no measurement gives."""
+    def __post_init__(self) -> None:
+        """ConfigError for values that no measurement gives."""
         if self.length < 1 or self.batch < 1 or self.samples < 1:
             raise ConfigError("length, batch and samples must be at least 1")
         times = {"mean_us": self.mean_us, "p50_us": self.p50_us, "p98_us": self.p98_us}
@@ -63,12 +61,27 @@ class RuntimeProfile:
     shorter: Point | None = None  # static: a row of fewer real tokens, padded to max_length; should take as long
     load_ms: int | None = None  # until the worker had loaded it; None: it was loaded already
 
+    def __post_init__(self) -> None:
+        """ConfigError for values that no measurement gives."""
+        if self.load_ms is not None and not 0 <= self.load_ms < 1 << 31:
+            raise ConfigError(f"load_ms must be at least 0, not {self.load_ms}")
+        if len({(point.length, point.batch) for point in self.points}) < len(self.points):
+            raise ConfigError("it has two points for one length and batch")
+
     @property
     def staircase(self) -> Staircase | None:
         """The steps of latency over length at batch 1; None for a static runtime, which has one length."""
         if not self.dynamic:
             return None
         return staircase((point.length, point.mean_us) for point in self.points if point.batch == 1)
+
+    @property
+    def latency(self) -> tuple[LatencyPoint, ...]:
+        """The measured means, as a manifest has them."""
+        return tuple(
+            LatencyPoint(length=point.length, batch=point.batch, latency_us=max(1, round(point.mean_us)))
+            for point in self.points
+        )
 
     def point(self, length: int, batch: int) -> Point | None:
         """The point measured there."""
@@ -135,13 +148,7 @@ class LatencyProfile:
 
     def save(self, path: Path) -> None:
         """Write atomically: readers see the old file or the new one, whole."""
-        temporary = path.with_name(path.name + ".tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(self.as_dict(), indent=2) + "\n")
-            temporary.replace(path)
-        except OSError as error:
-            raise ConfigError(f"latency profile {path} cannot be written ({error.strerror})") from None
+        write_whole(path, json.dumps(self.as_dict(), indent=2) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> LatencyProfile:
@@ -178,81 +185,15 @@ def runtime_hash(runtime: Runtime) -> str:
 
 
 def _profile(raw: Any) -> LatencyProfile:
-    if not isinstance(raw, dict) or "runtimes" not in raw:
-        raise ConfigError("it has no `runtimes`")
+    if not isinstance(raw, dict) or not isinstance(raw.get("runtimes"), list):
+        raise ConfigError("it has no list `runtimes`")
     if raw.get("format") != FORMAT:
         raise ConfigError(f"its format is {raw.get('format')!r}, not {FORMAT}")
-    profile = _make(
-        LatencyProfile,
-        raw,
-        "the profile",
-        runtimes=lambda items: tuple(_runtime(item, index) for index, item in enumerate(items)),
-        how=lambda item: _make(How, item, "how", outputs=tuple),
-    )
+    for each in (raw, *raw["runtimes"]):
+        if isinstance(each, dict):
+            each.pop("staircase", None)  # which is for people
+    profile: LatencyProfile = read(LatencyProfile, raw, "")
     names = [runtime.name for runtime in profile.runtimes]
     if len(set(names)) != len(names):
         raise ConfigError(f"a runtime is listed twice: {', '.join(names)}")
     return profile
-
-
-def _runtime(raw: Any, index: int) -> RuntimeProfile:
-    where = f"runtimes[{index}]"
-
-    def one(item: Any) -> Point:
-        point = _make(Point, item, f"a point of {where}")
-        try:
-            point.check()
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
-        return point
-
-    runtime = _make(
-        RuntimeProfile,
-        raw,
-        where,
-        points=lambda items: tuple(one(item) for item in items),
-        shorter=lambda item: None if item is None else one(item),
-    )
-    if runtime.load_ms is not None and not 0 <= runtime.load_ms < 1 << 31:
-        raise ConfigError(f"{where}: load_ms must be at least 0, not {runtime.load_ms}")
-    places = [(point.length, point.batch) for point in runtime.points]
-    if len(set(places)) != len(places):
-        raise ConfigError(f"{where} has two points for one length and batch")
-    return runtime
-
-
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "text"),
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "bool": ((bool,), "true or false"),
-    "int | None": ((int, type(None)), "a whole number or null"),
-    "float | None": ((int, float, type(None)), "a number or null"),
-    "dict[str, str]": ((dict,), "a table"),
-}
-
-
-def _make(cls: type[T], raw: Any, where: str, **convert: Callable[[Any], Any]) -> T:
-    """A dataclass from its JSON form; fields that are only for readers, such as `staircase`, are left out."""
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{where} is not a table")
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # T is always a dataclass here
-        if field.name not in raw:
-            if field.default is dataclasses.MISSING:
-                raise ConfigError(f"{where} lacks `{field.name}`")
-            continue
-        value = raw[field.name]
-        if field.name in convert:
-            if value is not None and not isinstance(value, list | dict):
-                raise ConfigError(f"`{field.name}` of {where} is {value!r}")
-            try:
-                value = convert[field.name](value)
-            except TypeError:
-                raise ConfigError(f"`{field.name}` of {where} is {value!r}") from None
-        else:
-            kinds, words = _KINDS[str(field.type)]
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise ConfigError(f"`{field.name}` of {where} must be {words}, not {value!r}")
-        values[field.name] = value
-    return cls(**values)

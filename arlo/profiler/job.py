@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import functools
 import statistics
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,6 +21,7 @@ from arlo.profiler.machine import CpuTimes, engine_versions
 from arlo.profiler.measure import Until, repeat, warm_up
 from arlo.profiler.points import choose_points
 from arlo.profiler.wire import WorkerClient, counted, infer_request, mean_between
+from arlo.profiler.worker import in_thread
 from arlo.workers import WorkerInfo, WorkerPool
 
 
@@ -82,6 +84,12 @@ async def profile_runtimes(
     }
     worker = (await pool.workers())[0]
     client = WorkerClient(worker.endpoint, timeout_s=options.request_timeout_s)
+    stop = threading.Event()
+
+    def abandon() -> None:
+        stop.set()
+        client.close()
+
     try:
         profile = _empty(manifest, device, threads, options, await asyncio.to_thread(client.server_version))
         if before is not None:
@@ -100,7 +108,9 @@ async def profile_runtimes(
                 for length, batch in left[runtime.name]:
                     entry = profile.runtime(runtime.name)
                     assert entry is not None
-                    point, shorter = await _in_thread(client, session.measure, length, batch)
+                    point, shorter = await in_thread(
+                        functools.partial(session.measure, length, batch, stop.is_set), abandon
+                    )
                     entry = entry.with_point(point)
                     if shorter is not None:
                         entry = dataclasses.replace(entry, shorter=shorter)
@@ -221,24 +231,6 @@ async def _loaded(pool: WorkerPool, worker: WorkerInfo, runtime: str, timeout_s:
             await pool.unload(worker.id, runtime, timeout_s=1.0)
         raise
     await pool.unload(worker.id, runtime)
-
-
-async def _in_thread(
-    client: WorkerClient,
-    measure: Callable[[int, int, Callable[[], bool]], tuple[Point, Point | None]],
-    length: int,
-    batch: int,
-) -> tuple[Point, Point | None]:
-    """Measure in a thread, so that the pool's own checks go on; cancelled, the thread is ended first."""
-    stop = threading.Event()
-    task = asyncio.create_task(asyncio.to_thread(measure, length, batch, stop.is_set))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        stop.set()
-        client.close()
-        await asyncio.gather(task, return_exceptions=True)
-        raise
 
 
 class _Session:

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.catalog.tensors import sample
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError, WorkerError
 
@@ -21,35 +21,47 @@ _POLL_S = 0.005
 _TYPES = {"INT64": np.int64, "INT32": np.int32}
 
 
+def token_request(
+    manifest: Manifest,
+    name: str,
+    length: int,
+    ids: NDArray[np.int64],
+    types: NDArray[np.int64] | None = None,
+    *,
+    outputs: tuple[str, ...],
+    batch: int = 1,
+) -> bytes:
+    """A serialised ModelInferRequest of `batch` rows of these ids, padded to `length`, for a model of this name. Other
+    inputs, including optional ones, hold their pad value: the gateway always sends them, and Triton's own back-ends
+    need them."""
+    request: Any = service_pb2.ModelInferRequest(model_name=name)
+    for tensor in manifest.inputs:
+        row = np.full(length, tensor.pad_value if tensor.role != "mask" else 0, dtype=_TYPES[tensor.datatype])
+        if tensor.role == "ids":
+            row[: len(ids)] = ids
+        elif tensor.role == "mask":
+            row[: len(ids)] = 1
+        elif types is not None and "type" in tensor.name:
+            row[: len(ids)] = types
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(batch, length))
+        request.raw_input_contents.append(np.tile(row, batch).tobytes())
+    for output in outputs:
+        request.outputs.add(name=output)
+    return bytes(request.SerializeToString())
+
+
 def infer_request(
     manifest: Manifest, runtime: Runtime, *, length: int, batch: int, outputs: tuple[str, ...], real: int | None = None
 ) -> bytes:
-    """A serialised ModelInferRequest of `batch` rows of `length` tokens, of which the first `real` are not padding.
-
-    The ids are small numbers that differ from the pad value. Other inputs, including optional ones, hold their pad
-    value: the gateway always sends them, and Triton's own back-ends need them.
-    """
-    real = length if real is None else real
-    request: Any = service_pb2.ModelInferRequest(model_name=runtime.name)
+    """The request of `batch` rows of `length` tokens, of which the first `real` are not padding. The ids are small
+    numbers that differ from the pad value."""
     if any(tensor.role == "tensor" for tensor in manifest.inputs):
         raise ConfigError(
             f"{manifest.model} takes tensors, whose content decides how long they take: measure it on yours"
         )
-    for tensor in manifest.inputs:
-        if tensor.role == "tensor":
-            request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(batch, *tensor.dims))
-            request.raw_input_contents.append(np.stack([sample(tensor, (index,)) for index in range(batch)]).tobytes())
-            continue
-        row = np.full(length, tensor.pad_value if tensor.role != "mask" else 0, dtype=_TYPES[tensor.datatype])
-        if tensor.role == "ids":
-            row[:real] = tensor.pad_value + 1 + np.arange(real) % 7
-        elif tensor.role == "mask":
-            row[:real] = 1
-        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(batch, length))
-        request.raw_input_contents.append(np.tile(row, batch).tobytes())
-    for name in outputs:
-        request.outputs.add(name=name)
-    return bytes(request.SerializeToString())
+    pad = next((tensor.pad_value for tensor in manifest.inputs if tensor.role == "ids"), 0)
+    ids = pad + 1 + np.arange(length if real is None else real) % 7
+    return token_request(manifest, runtime.name, length, ids, outputs=outputs, batch=batch)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

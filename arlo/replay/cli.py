@@ -67,8 +67,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     how = parser.add_argument_group("sending")
     how.add_argument("--tokenizer", type=Path, metavar="PATH",
                      help="tokenizer.json or its folder: send English text (default: random token ids)")  # fmt: skip
-    how.add_argument("--vocabulary", type=int, default=defaults.vocabulary, metavar="N",
-                     help="random ids are below N (default %(default)s)")  # fmt: skip
     how.add_argument(
         "--speed", type=float, default=defaults.speed, metavar="X", help="2.0: twice as fast (default 1.0)"
     )
@@ -77,10 +75,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     how.add_argument("--timeout-ms", type=float, default=defaults.timeout_ms, metavar="MS",
                      help="when the client gives up, 0: never (default: ten times the SLO, at least 1000)")  # fmt: skip
-    how.add_argument("--late-ms", type=float, default=defaults.late_ms, metavar="MS",
-                     help="a send later than this is counted (default %(default)g)")  # fmt: skip
-    how.add_argument("--channels", type=int, default=defaults.channels, metavar="N",
-                     help="connections to the target (default %(default)s)")  # fmt: skip
     how.add_argument("--warmup", type=int, default=defaults.warmup, metavar="N",
                      help="requests before the start, not recorded (default %(default)s)")  # fmt: skip
 
@@ -91,7 +85,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     secure.add_argument("--ca", type=Path, metavar="PEM", help="who may sign the server's certificate")
     secure.add_argument("--cert", type=Path, metavar="PEM", help="our certificate, for servers that ask for one")
     secure.add_argument("--key", type=Path, metavar="PEM", help="its key")
-    secure.add_argument("--server-name", metavar="NAME", help="name in the server's certificate, if not the target's")
     secure.add_argument(
         "--token-file", type=Path, metavar="FILE", help="bearer token (or ARLO_TOKEN in the environment)"
     )
@@ -146,7 +139,7 @@ def _trace(args: argparse.Namespace) -> Trace:
 
 
 def _tls(args: argparse.Namespace) -> TLS | None:
-    named = {"ca": args.ca, "cert": args.cert, "key": args.key, "server_name": args.server_name}
+    named = {"ca": args.ca, "cert": args.cert, "key": args.key}
     return TLS(**named) if args.tls or any(v is not None for v in named.values()) else None
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
-from rich.console import Console
 from rich.text import Text
 
 from arlo.replay.outcomes import OUTCOMES, Outcome, outcome_of_error
@@ -82,27 +80,15 @@ def describe(p: Progress) -> Text:
     return line
 
 
-class LiveProgress:
+class LiveProgress(LiveBar):
     """A bar that follows a replay; without a terminal, a line now and then. A context manager and a ProgressHook."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = LiveBar(console)
-        self._printed_s = 0.0
-
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.__exit__(kind, error, trace)
+    _printed_s = 0.0
 
     def __call__(self, progress: Progress) -> None:
         """Show this state."""
-        if self._bar.live:
-            self._bar.show(progress.done, progress.total, describe(progress))
+        if self.live:
+            self.show(progress.done, progress.total, describe(progress))
         elif progress.t_s - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s = progress.t_s
-            self._console.print(f"{progress.t_s:6.1f} s  {describe(progress).plain}", highlight=False, soft_wrap=True)
+            self.console.print(f"{progress.t_s:6.1f} s  {describe(progress).plain}", highlight=False, soft_wrap=True)

@@ -9,8 +9,6 @@ from typing import Any
 from arlo.report import figure as frame
 from arlo.report import page
 from arlo.report.result import Document
-from arlo.report.table import facts
-from arlo.report.table import table as table_of
 
 
 def draw(found: Document) -> str:
@@ -30,9 +28,9 @@ def draw(found: Document) -> str:
 def _table(each: Document) -> str:
     title = f"<h2>{html.escape(each['title'])}</h2>" if each["title"] else ""
     if not each["head"]:
-        return title + facts(each["rows"])
+        return title + page.facts(each["rows"])
     marked = each.get("marked", ())
-    return title + table_of(
+    return title + page.table(
         each["head"], each["rows"], classes=["chosen" if n in marked else "" for n in range(len(each["rows"]))]
     )
 

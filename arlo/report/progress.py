@@ -22,7 +22,7 @@ class LiveBar:
     """Elapsed time, a bar, and the current step. A context manager; without a terminal it draws nothing."""
 
     def __init__(self, console: Console, what: str = "starting") -> None:
-        self.live = console.is_terminal
+        self.console, self.live = console, console.is_terminal
         columns = (TimeElapsedColumn(), BarColumn(bar_width=24), _What())
         self._bar = Progress(
             *columns, console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.cascade.decide import escalation_probability, hash01
+from arlo import _core
+from arlo.cascade.decide import core_rules
 from arlo.cascade.spec import Rule, Rules, hard
 from arlo.planning.stages import proportional
 from arlo.simulator.cascade.served import Journeys, scenario_of
@@ -74,13 +75,13 @@ def tabi(name: str) -> dict[str, Any]:
     """One task: exits by rule, accuracy, mean time."""
     task = TABI[name]
     conf = drawn(task["above"])
-    rows = np.arange(ROWS)
+    lengths = np.zeros(ROWS, np.int32)
     exits: dict[str, dict[str, float]] = {}
     for c in task["paper"]["exits"]:
         found = {"cut": float((conf >= (1 + c) / 2).mean())}
         for k in (5.0, 10.0, 20.0):
-            p = escalation_probability(Rule(kind="soft", c=c, k=k), conf)
-            found[f"k {k:g}"] = float((hash01(0, rows, 0) >= p).mean())
+            soft = core_rules(Rules(prices=((Rule(kind="soft", c=c, k=k),),)))
+            found[f"k {k:g}"] = float((_core.cascade_decide(soft, 0, conf, lengths)[0] < 0).mean())
         exits[f"{c:g}"] = found
     cut = (1 + task["c"]) / 2
     inside = conf >= cut

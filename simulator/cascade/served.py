@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo import _core
-from arlo.cascade.decide import REASONS
+from arlo.cascade.decide import REASONS, core_rules
 from arlo.cascade.energy import energy_mj
 from arlo.cascade.spec import Rules
 from arlo.errors import ConfigError
@@ -119,7 +119,7 @@ class ServedCascade:
             tokens = self.journeys.tokens
             engine.set_cascade(
                 list(range(len(self.names))),
-                twin(self.rules),
+                core_rules(self.rules),
                 np.ascontiguousarray(self.journeys.confidence, np.float64).ravel(),
                 tokens=None if tokens is None else np.ascontiguousarray(tokens, np.int32).ravel(),
                 seed=scenario.seed,
@@ -129,22 +129,6 @@ class ServedCascade:
         elif len(self.names) > 1:
             raise ConfigError("without rules there is one stage, which answers every row")
         return CascadeRows(self, engine, scenario)
-
-
-def twin(rules: Rules) -> _core.CascadeRules:
-    """The rules as the engine takes them."""
-    return _core.CascadeRules(
-        [[(rule.kind, rule.t, rule.c, rule.k) for rule in price] for price in rules.prices],
-        skip=rules.skip,
-        alpha=rules.prune.alpha,
-        mean_over=rules.prune.mean_over,
-        to_level=rules.prune.to_level,
-        min_words=rules.prune.min_words,
-        alpha_max=rules.prune.alpha_max,
-        most_removed=rules.prune.most_removed,
-        ensemble=rules.ensemble.kind,
-        start=rules.start,
-    )
 
 
 class CascadeRows(Rows):

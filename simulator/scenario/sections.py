@@ -146,7 +146,6 @@ class WorkloadSection:
         "others leave (docs/batches.md). They are in no latency and counted by themselves.",
         minimum=0,
         maximum=1,
-        flag=Flag("F", "share of the requests that is of the class bulk", sweep=True),
     )
     trace: Path | None = option(
         default=None,
@@ -410,7 +409,6 @@ class AllocationSection:
         left_out="what the profile says of the runtime, else 1 s, as in the paper",
         unit="s",
         minimum=0,
-        flag=Flag("S", "to load another runtime"),
     )
     shift: bool = same(
         ControlConfig,

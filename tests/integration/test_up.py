@@ -183,12 +183,12 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
     [
         (["no-such-package-here"], 3, "pip install no-such-package-here"),
         (["./nowhere"], 2, "give the folder of a Hugging Face model"),
-        (["./nowhere", "--workers", "0"], 2, "--workers must be 1 to 256"),
-        (["./nowhere", "--threads", "0"], 2, "--threads must be 1 to 256"),
-        (["./nowhere", "--slo-ms", "-5"], 2, "--slo-ms must be 1 or more"),
+        (["./nowhere", "--workers", "0"], 2, "--workers must be at least 1, at most 256"),
+        (["./nowhere", "--threads", "0"], 2, "--threads must be at least 1"),
+        (["./nowhere", "--slo-ms", "-5"], 2, "--slo-ms must be at least 1"),
         ([""], 2, "MODEL is empty"),
         (["./nowhere", "--alias", ""], 2, "--alias is empty"),
-        (["./nowhere", "--port", "70000"], 2, "--port is 0 to 65535"),
+        (["./nowhere", "--port", "70000"], 2, "--port must be at least 0, at most 65535"),
     ],
 )
 async def test_what_is_wrong_is_said_with_what_to_do(words: list[str], code: int, said: str, tmp_path: Path) -> None:

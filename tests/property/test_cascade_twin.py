@@ -1,4 +1,4 @@
-"""The decisions of cascades in C++ (src/flow) and in NumPy (arlo.cascade): the same for every row."""
+"""The decisions of cascades in C++ (src/flow), compared with a plain reading of the rules, row by row."""
 
 from __future__ import annotations
 
@@ -9,22 +9,10 @@ import pytest
 
 from arlo import _core
 from arlo.cascade import decide, drift, prune, spec
+from benchmarks.papers.tabi.words import words_of
+from tests.property import plain_cascade
 
-ROWS = 20_000  # of each case
-
-
-def twin(rules: spec.Rules) -> _core.CascadeRules:
-    return _core.CascadeRules(
-        [[(rule.kind, rule.t, rule.c, rule.k) for rule in price] for price in rules.prices],
-        skip=rules.skip,
-        alpha=rules.prune.alpha,
-        mean_over=rules.prune.mean_over,
-        to_level=rules.prune.to_level,
-        min_words=rules.prune.min_words,
-        alpha_max=rules.prune.alpha_max,
-        most_removed=rules.prune.most_removed,
-        ensemble=rules.ensemble.kind,
-    )
+ROWS = 2_000  # of each case
 
 
 def stage_twin(stage: spec.StageSpec) -> _core.CascadeStage:
@@ -67,11 +55,12 @@ def test_decisions(name: str) -> None:
     for stage in (0, 1, 2):
         for present in (0b111, 0b101, 0b011, 0b001):
             for how in ({}, {"price": 1}, {"price": 9}, {"last": 1}, {"least": 0.6}, {"seed": 5}):
-                there = [bool(present >> s & 1) for s in range(3)]
-                ours = decide.decide(rules, stage, conf, row=np.arange(ROWS), length=length, present=there, **how)
-                to, reason = _core.cascade_decide(twin(rules), stage, conf, length, present=present, **how)
-                np.testing.assert_array_equal(to, ours[0])
-                np.testing.assert_array_equal(reason, ours[1])
+                to, reason = _core.cascade_decide(decide.core_rules(rules), stage, conf, length, present=present, **how)
+                rows = enumerate(zip(conf.tolist(), length.tolist(), strict=True))
+                plain = [
+                    plain_cascade.decide(rules, stage, c, row=i, length=n, present=present, **how) for i, (c, n) in rows
+                ]
+                assert list(zip(to.tolist(), reason.tolist(), strict=True)) == plain
 
 
 STAGES = {
@@ -112,8 +101,7 @@ def test_confidences(name: str) -> None:
 
 def test_pruned_rows() -> None:
     random = np.random.default_rng(11)
-    vocabulary = prune.Vocabulary(random.random(504) < 0.7, frozenset({0, 1, 2}), frozenset({40, 41}))
-    bits = np.packbits(vocabulary.word_start, bitorder="little")
+    vocabulary = prune.Vocabulary.of(random.random(504) < 0.7, (0, 1, 2), (40, 41))
     crossed = 0
     for _ in range(1000):
         count = int(random.integers(1, 80))
@@ -132,32 +120,28 @@ def test_pruned_rows() -> None:
             most_removed=float(random.choice([0.3, 0.6, 1.0])),
         )
         under = int(random.choice([0, 0, 16, 64, 100]))
-        rules = spec.Rules(prices=((spec.hard(0.5),),), prune=how)
-        ours = prune.prune(how, vocabulary, ids, importance, levels, under=under)
-        theirs = _core.cascade_prune(twin(rules), bits, [0, 1, 2], [40, 41], ids, importance, levels, under=under)
+        theirs = prune.prune(how, vocabulary, ids, importance, levels, under=under)
+        ours = plain_cascade.prune(how, vocabulary, ids, importance, levels, under=under)
         np.testing.assert_array_equal(theirs, ours)
         assert set(np.nonzero(np.isin(ids, [0, 1, 2]))[0]) <= set(theirs)
         if under and len(theirs) < count:
             assert len(theirs) <= max(level for level in levels if level < under)
         other = reworded(random, vocabulary, ids)
         to = prune.Rewording(OTHER, other)
-        ours = prune.prune(how, vocabulary, ids, importance, levels, to=to, under=under)
-        onto = (np.packbits(OTHER.word_start, bitorder="little"), sorted(OTHER.special), other)
-        theirs = _core.cascade_prune(
-            twin(rules), bits, [0, 1, 2], [40, 41], ids, importance, levels, onto=onto, under=under
-        )
+        theirs = prune.prune(how, vocabulary, ids, importance, levels, to=to, under=under)
+        ours = plain_cascade.prune(how, vocabulary, ids, importance, levels, to=to, under=under)
         np.testing.assert_array_equal(theirs, ours)
         crossed += len(theirs) < len(other)
     assert crossed > 100
 
 
 # Even ids begin a word.
-OTHER = prune.Vocabulary(np.arange(600) % 2 == 0, frozenset({0, 2}))
+OTHER = prune.Vocabulary.of(np.arange(600) % 2 == 0, (0, 2))
 
 
 def reworded(random: np.random.Generator, vocabulary: prune.Vocabulary, ids: np.ndarray[Any, Any]) -> Any:
     """The same words, of one to three tokens each, twice as many special tokens between; one text in ten has others."""
-    words = prune.words_of(vocabulary, ids)
+    words = words_of(vocabulary, ids)
     found: list[int] = []
     for at, word in enumerate(words.word):
         if word < 0:
@@ -169,7 +153,7 @@ def reworded(random: np.random.Generator, vocabulary: prune.Vocabulary, ids: np.
 
 def test_hashes() -> None:
     for seed, row, stage in ((0, 0, 0), (1, 2, 3), (2**63, 2**60, 7)):
-        assert _core.cascade_hash01(seed, row, stage) == float(decide.hash01(seed, row, stage))
+        assert _core.cascade_hash01(seed, row, stage) == plain_cascade.hash01(seed, row, stage)
 
 
 class Drift:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from arlo.cascade.decide import Floats
 from arlo.cascade.search.table import Front, Table
@@ -30,10 +30,10 @@ class Binned:
 
 
 def merge(table: Table, length: ArrayLike, bins: Sequence[int], search: Callable[[Table], Front]) -> Binned:
-    """The hulls of all bins merged, from the steepest gain in accuracy per cost to the flattest. Bins of under 200 rows
-    are joined with the next longer one, the last with the one before."""
+    """The hulls of all bins merged, from the steepest gain in accuracy per cost to the flattest. Bins are
+    joined where there are few rows."""
     lengths = np.asarray(length)
-    ends = _joined(lengths, bins)
+    ends = joined(lengths, bins)
     which = np.minimum(np.searchsorted(ends, lengths), len(ends) - 1)
     hulls = [search(table.take(which == b)).hull() for b in range(len(ends))]
     share = np.bincount(which, minlength=len(ends)) / table.rows
@@ -57,6 +57,16 @@ def merge(table: Table, length: ArrayLike, bins: Sequence[int], search: Callable
         np.array([sum(share[b] * hulls[b].cost[i] for b, i in enumerate(state)) for state in states]),
         np.array([[hulls[b].thresholds[i] for b, i in enumerate(state)] for state in states]),
     )
+
+
+def joined(length: NDArray[np.int64], ends: Sequence[int]) -> list[int]:
+    """The bins (longest row of each), with those of fewer than LEAST_ROWS rows joined with the next longer one, the
+    last with the one before."""
+    found: list[int] = []
+    for end in ends:
+        if int(((length > (found[-1] if found else 0)) & (length <= end)).sum()) >= LEAST_ROWS:
+            found.append(int(end))
+    return [*found[:-1], int(ends[-1])]
 
 
 def as_rules(thresholds: Floats, bins: Sequence[int] = ()) -> tuple[Rule, ...]:
@@ -91,13 +101,3 @@ def slope_at(front: Front, point: int) -> float:
         return 0.0
     at = int(np.clip(np.searchsorted(hull.accuracy, front.accuracy[point]), 1, len(hull) - 1))
     return float((hull.cost[at] - hull.cost[at - 1]) / (hull.accuracy[at] - hull.accuracy[at - 1]))
-
-
-def _joined(lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]], bins: Sequence[int]) -> list[int]:
-    ends: list[int] = []
-    before = 0
-    for end in bins:
-        if int(((lengths > before) & (lengths <= end)).sum()) >= LEAST_ROWS:
-            ends.append(int(end))
-            before = end
-    return [*ends[:-1], int(bins[-1])] if ends else [int(bins[-1])]

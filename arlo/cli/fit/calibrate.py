@@ -6,8 +6,6 @@ import dataclasses
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,19 +38,8 @@ def calibrate(study: Study, kind: Any, bins: tuple[int, ...]) -> dict[str, Any]:
         notes += [f"{stage.name}: {each.message}" for each in caught]
         if bins:
             found = fitting.fit_by_length(found, z, fit.labels, fit.length, bins)
-        before = fitting.quality(Calibrator(), z_held, held.labels)
-        after = fitting.quality(found, z_held, held.labels, held.length)
-        ends = bins or (int(np.median(held.length)), int(held.length.max()))
-        by_length = fitting.quality_by_length(found, z_held, held.labels, held.length, ends)
-        found = dataclasses.replace(found, rows=rows, ece15=(before.ece15, after.ece15))
-        stages.append(
-            {
-                "name": stage.name,
-                "calibrator": dataclasses.asdict(found),
-                "cross_validated_nll": losses,
-                "before": dataclasses.asdict(before),
-                "after": dataclasses.asdict(after),
-                "by_length": [{"length": end, **dataclasses.asdict(quality)} for end, quality in by_length],
-            }
-        )
+        before = fitting.error_of(Calibrator(), z_held, held.labels)
+        after = fitting.error_of(found, z_held, held.labels, held.length)
+        found = dataclasses.replace(found, rows=rows, ece15=(before, after))
+        stages.append({"name": stage.name, "calibrator": dataclasses.asdict(found), "cross_validated_nll": losses})
     return {"stages": stages, "notes": notes}

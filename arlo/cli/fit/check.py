@@ -36,8 +36,8 @@ def _stage(test: Study, s: int) -> dict[str, Any]:
     if test.labels is None:
         return out
     z = in_order(stage.spec, test.recorded[s].logits)
-    before = fitting.quality(Calibrator(), z, test.labels).ece15
-    after = fitting.quality(stage.calibrator, z, test.labels, test.length).ece15
+    before = fitting.error_of(Calibrator(), z, test.labels)
+    after = fitting.error_of(stage.calibrator, z, test.labels, test.length)
     out |= {"accuracy": float((test.said[s].answer == test.labels).mean()), "ece15": [before, after]}
     if after > max(MOST_ECE, before / 2):
         out["failed"].append(

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.fit.common import TIMES_MS, lengths, need_scipy, numbers, shares, within
+from arlo.cli.fit.common import need_scipy
 from arlo.cli.fit.steps import Steps, say
-from arlo.cli.text import print_json
+from arlo.cli.text import LENGTHS, between, listed, print_json, words
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ splits. Without labels, accuracy is agreement with the last stage, and is called
 RISKS = ("disagreement", "harm", "accuracy loss")
 # The options for fitting a cascade, with their defaults.
 DEFAULTS: dict[str, Any] = {
-    "split": None,
     "calibrator": "temperature",
     "by_length": None,
     "alphas": None,
@@ -82,11 +81,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--name", help="of the model that clients see (default: cascade)")
     add(
         "--labels",
+        type=words,
+        default=(),
         metavar="NAME,...",
         help="of the first model's logits (default: its own, else 0, 1, ...)",
     )
     add("--order", action="append", default=[], metavar="STAGE=NAME,...", help="labels of a stage in another order")
-    add("--threads", type=int, default=1, metavar="N", help="of a worker (default: 1)")
+    add("--threads", type=between(1, 256), default=1, metavar="N", help="of a worker (default: 1)")
     add("--report", type=Path, metavar="FILE", help="write a page (.html), or a file for `arlo report` (.json)")
     add("--json", action="store_true", help="print JSON")
 
@@ -97,24 +98,25 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def _more(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how it is fitted").add_argument
     how(
-        "--split",
-        metavar="F,F,F",
-        help="shares to calibrate, search and test on (default: 0.4,0.3,0.3)",
-    )
-    how(
         "--calibrator",
         choices=("auto", "temperature", "vector", "dirichlet", "isotonic"),
         help="auto: the best by cross-validation (default: temperature)",
     )
-    how("--by-length", metavar="L,...", help="temperatures and thresholds for rows up to each length, where that helps")
+    how(
+        "--by-length",
+        type=LENGTHS,
+        metavar="L,...",
+        help="temperatures and thresholds for rows up to each length, where that helps",
+    )
     how(
         "--alphas",
+        type=listed(0.01, 100),
         metavar="A,...",
         help="leave out words of little importance, at each alpha of Eq. 5",
     )
     how(
         "--alpha-max",
-        type=float,
+        type=between(0, 100, whole=False),
         metavar="A",
         help="for rows short of time (default: 0)",
     )
@@ -125,12 +127,18 @@ def _more(parser: argparse.ArgumentParser) -> None:
         help="thresholds alone: never prune, skip stages or mix their answers",
     )
     how("--objective", choices=("mean", "p99", "energy"), help="what to save (default: mean time)")
-    how("--watts", type=float, metavar="W", help="of a busy device, where no counter of energy can be read")
+    how(
+        "--watts",
+        type=between(0.001, 100_000, whole=False),
+        metavar="W",
+        help="of a busy device, where no counter of energy can be read",
+    )
 
     points = parser.add_argument_group("operating points: ap, as accurate as the last; eo, the best trade").add_argument
-    points("--tolerance", type=float, metavar="F", help="accuracy that ap may lose (default: 0)")
-    points("--accuracy", type=float, metavar="A", help="add the point `target`, of at least this accuracy")
-    points("--slo-ms", type=float, metavar="MS", help="and of at most this time")
+    share = between(0, 1, whole=False)
+    points("--tolerance", type=share, metavar="F", help="accuracy that ap may lose (default: 0)")
+    points("--accuracy", type=share, metavar="A", help="add the point `target`, of at least this accuracy")
+    points("--slo-ms", type=between(1e-3, 3.6e6, whole=False), metavar="MS", help="and of at most this time")
     points(
         "--guarantee",
         metavar="RISK=F[:DELTA]",
@@ -149,7 +157,6 @@ def _more(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit a cascade, refit it to traffic, or measure variants."""
-    within(args.threads, 1, 256, "--threads")
     if args.source is not None:
         from arlo.cli.fit import refresh
 
@@ -181,14 +188,15 @@ class Fit:
         before = self.steps.options if self.wanted.again else {}
         for name, default in DEFAULTS.items():
             if getattr(args, name) is None:
-                setattr(args, name, before.get(name, default))
-        self.options, self.alphas = _options(args), _alphas(args)
+                value = before.get(name, default)
+                setattr(args, name, tuple(value) if isinstance(value, list) else value)
+        self.options = _options(args)
         self.cascade: CascadeManifest = describe(self.wanted)
         self.folder = self.wanted.out.parent
         self.data: Data = read_data(args.data)
         self.data.labels(self.cascade.labels)  # before hours are spent on texts that teach nothing
         used = self.wanted.before.data if self.wanted.before is not None else None
-        self.split = shares(args.split) or (used.split if used is not None else (0.4, 0.3, 0.3))
+        self.split = used.split if used is not None else (0.4, 0.3, 0.3)
         self.records = Records(args.records or self.folder / "records", self.data)
         self.steps.keep({name: getattr(args, name) for name in DEFAULTS})
 
@@ -214,7 +222,7 @@ class Fit:
             from arlo.cli.fit.report import result
             from arlo.report.result import save
 
-            save(self.args.report, [result(study)])
+            save(self.args.report, [result(found)])
         self._tell(found)
         return 1 if found.failed else 0
 
@@ -222,7 +230,9 @@ class Fit:
         from arlo.cli.fit.record import Stages
 
         before = self._recorded()
-        Stages(self.cascade, self.folder, self.data, self.records).record(self.alphas, threads=self.args.threads)
+        Stages(self.cascade, self.folder, self.data, self.records).record(
+            self.args.alphas or (), threads=self.args.threads
+        )
         texts = len(self.data.examples)
         for name, count in before.items():
             how = "unchanged" if count == texts else f"{texts - count} new"
@@ -249,8 +259,8 @@ class Fit:
         self.cascade = dataclasses.replace(self.cascade, stages=tuple(stages))
 
     def _calibrate(self) -> dict[str, Any]:
-        from arlo.cascade.manifest import read
         from arlo.cascade.spec import Calibrator
+        from arlo.catalog.toml_text import read
         from arlo.cli.fit.calibrate import calibrate
 
         if not self.data.labelled:
@@ -269,8 +279,9 @@ class Fit:
         return found
 
     def _search(self) -> dict[str, Any]:
-        from arlo.cascade.manifest import DataUsed, Point, read
+        from arlo.cascade.manifest import DataUsed, Point
         from arlo.cascade.study import pruned_keys
+        from arlo.catalog.toml_text import read
         from arlo.cli.fit.search import search
 
         energy = self.options.objective == "energy"
@@ -355,27 +366,15 @@ def _default(before: CascadeManifest | None, names: list[str]) -> str | None:
     return "ap" if "ap" in names else names[0] if names else None
 
 
-def _alphas(args: argparse.Namespace) -> tuple[float, ...]:
-    found = numbers(args.alphas, "--alphas")
-    for alpha in found:
-        within(alpha, 0.01, 100, "--alphas")
-    return found
-
-
 def _options(args: argparse.Namespace) -> Options:
     from arlo.cascade.search.find import Options
 
-    within(args.accuracy, 0, 1, "--accuracy")
-    within(args.tolerance, 0, 1, "--tolerance")
-    within(args.slo_ms, *TIMES_MS, "--slo-ms")
-    within(args.alpha_max, 0, 100, "--alpha-max")
-    within(args.watts, 0.001, 100_000, "--watts")
     options = Options(
         objective=args.objective,
         accuracy=args.accuracy,
         slo_ms=math.inf if args.slo_ms is None else args.slo_ms,
         tolerance=args.tolerance,
-        bins=lengths(args.by_length, "--by-length"),
+        bins=args.by_length or (),
         plain=args.plain,
         alpha_max=args.alpha_max,
     )
@@ -383,9 +382,11 @@ def _options(args: argparse.Namespace) -> Options:
         return options
     risk, _, rest = args.guarantee.partition("=")
     limit, _, delta = rest.partition(":")
-    (epsilon, chance) = (*numbers(limit, "--guarantee"), *numbers(delta or "0.1", "--guarantee"), *(math.nan,) * 2)[:2]
+    share = between(0, 1, whole=False, above=True)
+    try:
+        epsilon, chance = share(limit), share(delta or "0.1")
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"--guarantee is RISK=F[:DELTA], and a number of it {error}") from None
     if risk not in RISKS:
         raise ConfigError(f"--guarantee is RISK=F[:DELTA] with a risk of {', '.join(RISKS)}, not {args.guarantee!r}")
-    within(epsilon, 0, 1, "--guarantee")
-    within(chance, 0, 1, "--guarantee")
     return dataclasses.replace(options, epsilon=epsilon, delta=chance, risk=risk)

@@ -8,8 +8,7 @@ latencies as full power for as long as a batch takes.
 from __future__ import annotations
 
 import asyncio
-import signal
-import tempfile
+import functools
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,46 +81,28 @@ async def _measured(
 ) -> list[tuple[int, int, float]]:
     from rich.console import Console
 
-    from arlo.profiler.wire import WorkerClient, infer_request
+    from arlo.profiler.wire import infer_request
+    from arlo.profiler.worker import end_on_sigterm, in_thread, one_worker
     from arlo.report.progress import LiveBar
-    from arlo.workers import LocalPool
 
-    manifest = Manifest.load(repository)
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    end_on_sigterm()
+    manifest, stop = Manifest.load(repository), threading.Event()
     found: list[tuple[int, int, float]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="arlo-energy-") as run_dir,
-        LiveBar(Console(stderr=True), f"{name}: starting a worker") as bar,
-    ):
-        pool = LocalPool(repository, workers=1, run_dir=Path(run_dir), threads=threads, metrics=False, exit_timeout_s=2)
-        stop = threading.Event()
-        try:
-            await pool.start()
-            worker = (await pool.workers())[0]
-            client = WorkerClient(worker.endpoint, timeout_s=120.0)
+    with LiveBar(Console(stderr=True), f"{name}: starting a worker") as bar:
+        async with one_worker(repository, threads=threads) as (pool, worker, client):
             loaded: str | None = None
             for runtime, length, rows in wanted:
                 if loaded != runtime.name:
                     if loaded is not None:
-                        await pool.unload(worker.id, loaded)
-                    await pool.load(worker.id, runtime.name)
+                        await pool.unload(worker, loaded)
+                    await pool.load(worker, runtime.name)
                     loaded = runtime.name
                 outputs = (manifest.outputs[0].name,)
                 request = infer_request(manifest, runtime, length=length, batch=rows, outputs=outputs)
                 call = client.caller(runtime.name, request)
-                work = asyncio.create_task(asyncio.to_thread(batch_mj, call, counter, seconds, stop))
-                try:
-                    found.append((length, rows, await asyncio.shield(work)))
-                except asyncio.CancelledError:
-                    stop.set()
-                    await asyncio.gather(work, return_exceptions=True)
-                    raise
+                mj = await in_thread(functools.partial(batch_mj, call, counter, seconds, stop), stop.set)
+                found.append((length, rows, mj))
                 bar.show(len(found), len(wanted), f"{name}: {len(found)} of {len(wanted)} batches")
-            client.close()
-        finally:
-            await pool.stop()
     return found
 
 

@@ -6,12 +6,11 @@ Engines take turns of PART texts, so that other work on the machine slows all of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import os
-import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -104,7 +103,7 @@ class Stages:
         if said is None or len(said.row) < len(self._data.examples):
             raise ConfigError(f"stage {names[0]} must be recorded on whole texts first")
         groups = [cascade.stages[at].tokenizer_group for at in (source, stage)]
-        before, vocabulary = (cascade.vocabularies[group].vocabulary for group in groups)
+        before, vocabulary = (cascade.vocabularies[group] for group in groups)
         repository = folder / cascade.stages[stage].repository
         levels = [r.max_length for r in runtimes_of(Manifest.load(repository)) if not r.dynamic]
         first, tokenize = (Tokenize(folder / cascade.stages[at].repository) for at in (source, stage))
@@ -211,9 +210,9 @@ async def _on_workers(
     keep: Callable[[Job, Recorded], None],
     loads: list[float],
 ) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    from arlo.profiler.worker import end_on_sigterm
+
+    end_on_sigterm()
     turn = asyncio.Lock()  # first come, first served
     try:
         async with asyncio.TaskGroup() as group:
@@ -234,41 +233,26 @@ async def _on_worker(
     loads: list[float],
 ) -> None:
     from arlo.profiler.machine import CpuTimes
-    from arlo.profiler.wire import WorkerClient
-    from arlo.workers import LocalPool
+    from arlo.profiler.worker import in_thread, one_worker
 
     manifest, tokenize = Manifest.load(job.repository), Tokenize(job.repository)
-    with tempfile.TemporaryDirectory(prefix="arlo-record-") as run_dir:
-        pool = LocalPool(
-            job.repository, workers=1, run_dir=Path(run_dir), threads=threads, metrics=False, exit_timeout_s=2
-        )
-        stop = threading.Event()
-        try:
+    stop = threading.Event()
+    async with contextlib.AsyncExitStack() as stack:
+        async with turn:
+            started = one_worker(job.repository, threads=threads)
+            pool, worker, client = await stack.enter_async_context(started)
+        for runtime, rows in _by_runtime(job, manifest, tokenize, data):
             async with turn:
-                await pool.start()
-            worker = (await pool.workers())[0]
-            client = WorkerClient(worker.endpoint, timeout_s=120.0)
-            for runtime, rows in _by_runtime(job, manifest, tokenize, data):
+                await pool.load(worker, runtime.name)
+            session = _Session(client, manifest, runtime, stop, importance=job.importance)
+            for first in range(0, len(rows), PART):
                 async with turn:
-                    await pool.load(worker.id, runtime.name)
-                session = _Session(client, manifest, runtime, stop, importance=job.importance)
-                for first in range(0, len(rows), PART):
-                    async with turn:
-                        before = CpuTimes.read(os.getpid())
-                        part = asyncio.create_task(asyncio.to_thread(session.run, rows[first : first + PART], keep))
-                        try:
-                            await asyncio.shield(part)
-                        except asyncio.CancelledError:
-                            stop.set()
-                            await asyncio.gather(part, return_exceptions=True)
-                            raise
-                        load = before.other_load(CpuTimes.read(os.getpid()))
-                        loads += [] if load is None else [load]
-                async with turn:
-                    await pool.unload(worker.id, runtime.name)
-            client.close()
-        finally:
-            await pool.stop()
+                    before = CpuTimes.read(os.getpid())
+                    await in_thread(functools.partial(session.run, rows[first : first + PART], keep), stop.set)
+                    load = before.other_load(CpuTimes.read(os.getpid()))
+                    loads += [] if load is None else [load]
+            async with turn:
+                await pool.unload(worker, runtime.name)
 
 
 def _by_runtime(
@@ -328,8 +312,10 @@ class _Session:
         return logits, ms, outputs["importance"].reshape(-1)[: len(tokens[0])], asked_ms
 
     def _timed(self, tokens: Tokens, outputs: tuple[str, ...]) -> tuple[dict[str, NDArray[np.float32]], float]:
+        from arlo.profiler.wire import token_request
+
         length = len(tokens[0]) if self._runtime.dynamic else self._runtime.max_length
-        request = bytes(token_request(self._manifest, self._runtime.name, length, tokens, outputs).SerializeToString())
+        request = token_request(self._manifest, self._runtime.name, length, *tokens, outputs=outputs)
         began_s = monotonic_s()
         raw = self._client.infer(self._runtime.name, request)
         ms = 1000 * (monotonic_s() - began_s)
@@ -349,35 +335,12 @@ class _Session:
         )
 
 
-def token_request(manifest: Manifest, name: str, length: int, tokens: Tokens, outputs: tuple[str, ...]) -> Any:
-    """The ModelInferRequest of one row, padded to `length`, for a model of this name."""
-    from tritonclient.grpc import service_pb2
-
-    ids, types = tokens
-    request: Any = service_pb2.ModelInferRequest(model_name=name)
-    for tensor in manifest.inputs:
-        kind = np.int64 if tensor.datatype == "INT64" else np.int32
-        values = np.full(length, 0 if tensor.role == "mask" else tensor.pad_value, kind)
-        if tensor.role == "ids":
-            values[: len(ids)] = ids
-        elif tensor.role == "mask":
-            values[: len(ids)] = 1
-        elif types is not None and "type" in tensor.name:
-            values[: len(ids)] = types
-        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(1, length))
-        request.raw_input_contents.append(values.tobytes())
-    for output in outputs:
-        request.outputs.add(name=output)
-    return request
-
-
 def outputs_of(raw: bytes) -> dict[str, NDArray[np.float32]]:
     """Outputs of a serialised answer, by name, as float32."""
     from tritonclient.grpc import service_pb2
 
+    from arlo.client.codec import from_raw
+
     answer: Any = service_pb2.ModelInferResponse.FromString(raw)
-    kinds = {"FP32": np.float32, "FP16": np.float16, "FP64": np.float64, "INT32": np.int32}
-    return {
-        output.name: np.frombuffer(content, kinds[output.datatype]).astype(np.float32).reshape(tuple(output.shape))
-        for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True)
-    }
+    pairs = zip(answer.outputs, answer.raw_output_contents, strict=True)
+    return {output.name: from_raw(output, content).astype(np.float32) for output, content in pairs}

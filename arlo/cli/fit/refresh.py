@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.fit.common import folder_of, lengths, need_scipy, wide_console
+from arlo.cli.fit.common import folder_of, need_scipy
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     cascade, temperatures = fit_temperatures(before, sample) if args.temperatures else (before, [])
     if args.temperatures:
         sample = sample.take(_second(sample))  # thresholds come from rows that no T was fitted on
-    fit = functools.partial(_refreshed, cascade, folder, sample, bins=lengths(args.by_length, "--by-length") or None)
+    fit = functools.partial(_refreshed, cascade, folder, sample, bins=args.by_length)
     olds = list(before.points) if args.temperatures else [chosen]
     pairs = [(old, *fit(old, old.name if args.temperatures else f"{old.name}-refreshed")) for old in olds]
     made = {new.name: new for _, new, _ in pairs}
@@ -99,34 +99,24 @@ def _refreshed(
 
 
 def _print(pairs: list[tuple[Point, Point]], rows: int) -> None:
-    from rich.table import Table
-
     from arlo.cascade.refresh import promise
+    from arlo.report.terminal import columns, console
 
-    table = Table(
-        box=None,
-        pad_edge=False,
-        title=f"from {rows} rows of the gateway's sample: as it was -> now",
-        title_justify="left",
-    )
-    for column in ("point", "thresholds", "reach", "agreement", "mean ms", "for"):
-        table.add_column(column, no_wrap=True)
-    for old, new in pairs:
+    def thresholds(point: Point) -> str:
+        return ", ".join("/".join(f"{t:.3f}" for _, t in r.t) if r.kind == "hard" else "soft" for r in point.rules[0])
 
-        def told(point: Point) -> str:
-            return ", ".join(
-                "/".join(f"{t:.3f}" for _, t in r.t) if r.kind == "hard" else "soft" for r in point.rules[0]
-            )
+    def figures(point: Point) -> tuple[str, ...]:
+        reach = ", ".join(f"{each:.0%}" for each in point.reach[1:])
+        return thresholds(point), reach, f"{point.agreement:.2%}", f"{point.mean_ms:.2f}"
 
-        def reach(point: Point) -> str:
-            return ", ".join(f"{each:.0%}" for each in point.reach[1:])
-
-        table.add_row(
+    cells = [
+        (
             new.name,
-            f"{told(old)} -> {told(new)}",
-            f"{reach(old)} -> {reach(new)}",
-            f"{old.agreement:.2%} -> {new.agreement:.2%}",
-            f"{old.mean_ms:.2f} -> {new.mean_ms:.2f}",
+            *(f"{a} -> {b}" for a, b in zip(figures(old), figures(new), strict=True)),
             promise(new.guarantee, old),
         )
-    wide_console().print(table)
+        for old, new in pairs
+    ]
+    head = ("point", "thresholds", "reach", "agreement", "mean ms", "for")
+    title = f"from {rows} rows of the gateway's sample: as it was -> now"
+    console(160).print(columns(head, cells, left=range(6), title=title))

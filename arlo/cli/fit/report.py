@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 from arlo.cli.fit.common import what_accuracy_is
 from arlo.report.figure import BLUE, GREY, ORANGE, PALE
-from arlo.report.numbers import share
 from arlo.report.result import Document, chart, line, report, table
 
 if TYPE_CHECKING:
     from arlo.cascade.study import Study
+    from arlo.cli.fit.show import Fitted
 
 
-def result(study: Study) -> Document:
+def result(found: Fitted) -> Document:
     """The result, for a page or a result file."""
+    study = found.study
     test = study.of(2)
     cascade = study.cascade
     labelled = study.labels is not None
@@ -31,7 +32,7 @@ def result(study: Study) -> Document:
         ],
         warnings=[] if labelled else ["The texts have no labels: accuracy is agreement with the last stage."],
         charts=[_curve(study, test), *(_reliability(test, s) for s in range(test.stages if labelled else 0))],
-        tables=[_ways(test)],
+        tables=[table("Ways to answer (test split)", *found.table)],
     )
 
 
@@ -67,15 +68,3 @@ def _curve(study: Study, test: Study) -> Document:
     values = [value for each in lines for value in each["y"]]
     around = [max(0.0, min(values) - 0.02), min(1.0, max(values) + 0.02)]
     return chart("Accuracy and time", "mean time of a text (ms)", what_accuracy_is(study), lines, y_range=around)
-
-
-def _ways(test: Study) -> Document:
-    """The measurements of each stage alone, and of each point."""
-    rows = [
-        (stage.name, share(float((said.answer == test.truth).mean())), f"{ms:.3g}")
-        for stage, said, ms in zip(test.cascade.stages, test.said, test.ms.mean(axis=0).tolist(), strict=True)
-    ]
-    for point in test.cascade.points:
-        accuracy = point.accuracy[0] if point.accuracy else point.agreement
-        rows.append((point.name, share(accuracy), f"{point.mean_ms:.3g}"))
-    return table("Ways to answer (test split)", ("", what_accuracy_is(test), "mean ms"), rows)

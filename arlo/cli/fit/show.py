@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.fit.common import what_accuracy_is, wide_console
+from arlo.cli.fit.common import what_accuracy_is
 
 if TYPE_CHECKING:
     from arlo.cascade.manifest import Point, Stage
@@ -43,43 +43,49 @@ class Fitted:
             "failed": self.failed,
         }
 
-    def show(self) -> None:
-        """Print a row for each stage alone and each point, and the bars that are missed."""
-        from rich.table import Table
-
-        study, accuracy = self.study, what_accuracy_is(self.study)
-        title = f"{len(study.of(2).row)} texts of the test split"
-        table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-        for column in ("", accuracy, "against last, 95 %", "agreement", "reach", *TIMES, "ECE15"):
-            table.add_column(column, justify="right" if column else "left", no_wrap=True)
-        table.add_column("with", no_wrap=True)
-        last_ms = self.stages[-1]["mean_ms"]
+    @property
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The head, and a row for each stage alone and each point."""
+        study, last_ms = self.study, self.stages[-1]["mean_ms"]
+        rows: list[tuple[str, ...]] = []
         for stage, each in zip(study.cascade.stages, self.stages, strict=True):
             right = f"{each['accuracy']:.2%}" if "accuracy" in each else ""
             ece = f"{each['ece15'][0]:.3f} -> {each['ece15'][1]:.3f}" if "ece15" in each else ""
             times = (f"{each['mean_ms']:.3g}", f"{each['mean_ms'] / last_ms:.2f}", "")
-            table.add_row(f"{stage.name} alone", right, "", "", "", *times, ece, _calibrated(stage))
+            rows.append((f"{stage.name} alone", right, "", "", "", *times, ece, _calibrated(stage)))
         for point, each in zip(study.cascade.points, self.points, strict=True):
             less = each["against_last"]
-            table.add_row(
-                point.name,
-                f"{each['accuracy']['mean']:.2%}",
-                f"{less['mean']:+.2%} ({less['low']:+.2%} to {less['high']:+.2%})",
-                f"{each['agreement']:.1%}",
-                " ".join(f"{share:.2f}" for share in each["reach"]),
-                *(f"{each['mean_ms']:.3g}", f"{each['mean_of_last']:.2f}", f"{each['p99_of_last']:.2f}"),
-                "",
-                _with(point),
-            )
-        wide_console().print(table)
-        for each in self.points:
-            if served := each.get("served"):
-                print(
-                    f"{each['name']} through the gateway: {served['same']} of {served['rows']} rows as recorded, "
-                    f"{served['degraded']} degraded"
+            rows.append(
+                (
+                    point.name,
+                    f"{each['accuracy']['mean']:.2%}",
+                    f"{less['mean']:+.2%} ({less['low']:+.2%} to {less['high']:+.2%})",
+                    f"{each['agreement']:.1%}",
+                    " ".join(f"{share:.2f}" for share in each["reach"]),
+                    *(f"{each['mean_ms']:.3g}", f"{each['mean_of_last']:.2f}", f"{each['p99_of_last']:.2f}"),
+                    "",
+                    _with(point),
                 )
-        for line in self.failed:
-            print(f"missed: {line}")
+            )
+        head = ("", what_accuracy_is(study), "against last, 95 %", "agreement", "reach", *TIMES, "ECE15", "with")
+        return head, rows
+
+    def show(self) -> None:
+        """Print the table, and the bars that are missed."""
+        from arlo.report.terminal import columns, console, say
+
+        out, title = console(160), f"{len(self.study.of(2).row)} texts of the test split"
+        out.print(columns(*self.table, left=(0, len(self.table[0]) - 1), title=title))
+        say(
+            out,
+            [
+                f"{each['name']} through the gateway: {served['same']} of {served['rows']} rows as recorded, "
+                f"{served['degraded']} degraded"
+                for each in self.points
+                if (served := each.get("served"))
+            ],
+        )
+        say(out, [f"missed: {line}" for line in self.failed])
 
 
 def _calibrated(stage: Stage) -> str:

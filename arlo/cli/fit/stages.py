@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.manifest import Manifest
-from arlo.cli.fit.common import folder_of, names
+from arlo.cli.fit.common import folder_of
+from arlo.cli.text import words
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def wanted_of(args: argparse.Namespace) -> Wanted:
     """A cascade.json to fit again, or [NAME=]REPOSITORY for each stage."""
     from arlo.cascade.manifest import FILE_NAME, CascadeManifest
 
-    given, orders = names(args.labels), {name: names(text) for name, text in map(_order_of, args.order)}
+    given, orders = args.labels, {name: words(text) for name, text in map(_order_of, args.order)}
     first = Path(args.models[0])
     if len(args.models) == 1 and (first.is_file() or (first / FILE_NAME).is_file()):
         out = args.out or (first / FILE_NAME if first.is_dir() else first)
@@ -70,7 +71,7 @@ def wanted_of(args: argparse.Namespace) -> Wanted:
 
 def describe(wanted: Wanted) -> CascadeManifest:
     """The stages without calibrators and points. ConfigError if they do not fit together."""
-    from arlo.cascade.manifest import CascadeManifest, Importance, Stage, VocabularyFile, repository_hash
+    from arlo.cascade.manifest import CascadeManifest, Importance, Stage, repository_hash
 
     manifests = {name: Manifest.load(path) for name, path in wanted.repositories.items()}
     _check(wanted, manifests)
@@ -100,7 +101,7 @@ def describe(wanted: Wanted) -> CascadeManifest:
         task=next(iter(manifests.values())).task,
         labels=labels,
         stages=tuple(stages),
-        vocabularies=tuple(VocabularyFile.of(each) for each in vocabularies),
+        vocabularies=tuple(vocabularies),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arlo.errors import ConfigError
+from arlo.catalog.toml_text import write_whole
 
 FORMAT = 1
 
@@ -52,9 +52,4 @@ class Steps:
         return found
 
     def _save(self) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        try:
-            temporary.write_text(json.dumps({"format": FORMAT, "options": self.options, "steps": self._kept}) + "\n")
-            temporary.replace(self._path)
-        except OSError as error:
-            raise ConfigError(f"{self._path} cannot be written ({error.strerror})") from None
+        write_whole(self._path, json.dumps({"format": FORMAT, "options": self.options, "steps": self._kept}) + "\n")

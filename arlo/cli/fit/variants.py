@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.manifest import Manifest
-from arlo.cli.fit.common import names
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report.numbers import share
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _labels(manifest: Manifest, args: argparse.Namespace, path: Path) -> tuple[str, ...]:
-    found = names(args.labels) or manifest.labels
+    found = args.labels or manifest.labels
     if not found:
         raise ConfigError(f"{path} does not say what its classes are called: give --labels, in the order of its logits")
     return found
@@ -86,29 +85,16 @@ def _outcome(said: Recorded, truth: Any, labels: tuple[str, ...]) -> VariantOutc
 
 
 def _row(name: str, manifest: Manifest, outcomes: Outcomes) -> dict[str, Any]:
-    import numpy as np
-
     from arlo.cascade.calibration import ece
-    from arlo.catalog.flow_outcomes import interval
+    from arlo.catalog.flow_outcomes import by_length, interval
 
     found = outcomes.variants[name]
     correct = found.correct
-    ends = sorted({runtime.max_length for runtime in manifest.runtimes})
-    bins = np.searchsorted(np.asarray(ends), outcomes.length)
     return {
         "variant": name,
         "accuracy": float(correct.mean()),
         "interval": interval(int(correct.sum()), len(correct)),
         "temperature": found.temperature,
         "calibration_error": ece(found.score, correct),
-        "bins": [
-            {
-                "max_length": end,
-                "rows": int((bins == i).sum()),
-                "accuracy": float(correct[bins == i].mean()),
-                "interval": interval(int(correct[bins == i].sum()), int((bins == i).sum())),
-            }
-            for i, end in enumerate(ends)
-            if (bins == i).any()
-        ],
+        "bins": by_length(correct, outcomes.length, sorted({runtime.max_length for runtime in manifest.runtimes})),
     }

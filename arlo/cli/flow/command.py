@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from arlo.cli.text import between
+
 DESCRIPTION = """A flow of several models, offline: how many instances of which variants.
 
 A flow is a tree of stages. Each stage has variants of other accuracy and latency, and what a stage answers
@@ -32,7 +34,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("flow", type=Path, metavar="FLOW", help="a TOML file with a [flow]")
     add("--demand", type=float, metavar="R", help="requests a second: print instances, shares and accuracy for it")
     add("--workers", type=int, default=20, metavar="N", help="at most (default: 20)")
-    add("--within", type=float, default=0.0, metavar="F", help="accuracy to give up for fewer workers (default: 0)")
+    add(
+        "--within",
+        type=between(0, 1, whole=False),
+        default=0.0,
+        metavar="F",
+        help="accuracy to give up for fewer workers (default: 0)",
+    )
     add(
         "--trace",
         type=Path,

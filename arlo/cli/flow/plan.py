@@ -12,7 +12,8 @@ from arlo.catalog.flow_file import load_flow
 from arlo.catalog.flow_outcomes import Outcomes
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
-from arlo.report.numbers import share
+from arlo.report.numbers import ms, share
+from arlo.report.terminal import columns, console
 
 if TYPE_CHECKING:
     from arlo.catalog.flow import Flow
@@ -24,8 +25,6 @@ def run(args: argparse.Namespace) -> int:
     """Print the plan."""
     from arlo.planning.flows.planners import make_plan
 
-    if not 0 <= args.within <= 1:
-        raise ConfigError(f"--within must be from 0 to 1, not {args.within}")
     flow = load_flow(args.flow)
     if args.trace is not None and flow.utilisation != "window":
         raise ConfigError('--trace says how the demand varies, for flows with utilisation = "window" only')
@@ -62,31 +61,42 @@ def _window(flow: Flow, args: argparse.Namespace) -> Sequence[Second]:
     return drawn(flow, np.rint(counts * args.demand / max(counts.mean(), 1e-9)).astype(int).tolist(), random)
 
 
+POOLS = ("stage", "variant", "batch", "instances", "ms", "budget", "rows/s", "busy")
+
+
+def pools(plan: FlowPlan) -> list[tuple[str, ...]]:
+    """A row of POOLS for each pool, in the order of the tree, stages indented by depth."""
+    flow = plan.flow
+    return [
+        (
+            "\u2003" * (len(flow.line(pool.stage)) - 1) + flow.stages[pool.stage].name,
+            flow.stages[pool.stage].variants[pool.variant].name,
+            str(pool.batch),
+            str(pool.instances),
+            ms(pool.latency_s * 1e3),
+            ms(pool.budget_s * 1e3),
+            f"{pool.load:,.4g}",
+            share(pool.load / pool.capacity if pool.capacity else 0.0),
+        )
+        for pool in sorted(plan.pools, key=lambda pool: flow.order.index(pool.stage))
+    ]
+
+
 def as_json(plan: FlowPlan) -> dict[str, Any]:
     """The plan in a form for scripts."""
-    flow = plan.flow
-    backup = dict(plan.backup())
+    flow, backup = plan.flow, dict(plan.backup())
+    names = [(flow.stages[p.stage].name, flow.stages[p.stage].variants[p.variant].name, p.batch) for p in plan.pools]
+    same = ("step", "reason", "demand", "workers", "workers_given", "served", "accuracy", "optimal", "price",
+            "utilisation", "note", "joules", "solve_s")  # fmt: skip
     return {
         "flow": flow.name,
-        "step": plan.step,
-        "reason": plan.reason,
-        "demand": plan.demand,
-        "workers": plan.workers,
-        "workers_given": plan.workers_given,
-        "served": plan.served,
-        "accuracy": plan.accuracy,
+        **{name: getattr(plan, name) for name in same},
         "accuracy_bound": plan.bound,
-        "optimal": plan.optimal,
-        "price": plan.price,
-        "utilisation": plan.utilisation,
-        "note": plan.note,
-        "joules": plan.joules,
-        "solve_s": plan.solve_s,
         "instances": [
             {
-                "stage": flow.stages[pool.stage].name,
-                "variant": flow.stages[pool.stage].variants[pool.variant].name,
-                "batch": pool.batch,
+                "stage": stage,
+                "variant": variant,
+                "batch": batch,
                 "instances": pool.instances,
                 "latency_ms": pool.latency_s * 1e3,
                 "budget_ms": pool.budget_s * 1e3,
@@ -94,15 +104,11 @@ def as_json(plan: FlowPlan) -> dict[str, Any]:
                 "capacity_per_s": pool.capacity,
                 "backup_per_s": backup.get(i, 0.0),
             }
-            for i, pool in enumerate(plan.pools)
+            for i, ((stage, variant, batch), pool) in enumerate(zip(names, plan.pools, strict=True))
         ],
         "shares": {flow.label(*key): f for key, f in plan.shares().items()},
         "feasible_paths": [
-            ">".join(
-                f"{flow.stages[plan.pools[i].stage].name}:"
-                f"{flow.stages[plan.pools[i].stage].variants[plan.pools[i].variant].name}x{plan.pools[i].batch}"
-                for i in path
-            )
+            ">".join(f"{stage}:{variant}x{batch}" for stage, variant, batch in (names[i] for i in path))
             for path in plan.feasible
         ],
     }
@@ -120,16 +126,7 @@ def _print(plan: FlowPlan) -> None:
         f"served {share(plan.served)}, accuracy {share(plan.accuracy)}{left}{drawn}, planned in"
         f" {plan.solve_s * 1e3:.1f} ms"
     )
-    print(
-        f"{'stage':12} {'variant':12} {'batch':>5} {'instances':>9} {'ms':>8} {'budget':>8} {'rows/s':>10} {'busy':>6}"
-    )
-    for pool in plan.pools:
-        stage = flow.stages[pool.stage]
-        busy = pool.load / pool.capacity if pool.capacity else 0.0
-        print(
-            f"{stage.name:12} {stage.variants[pool.variant].name:12} {pool.batch:5} {pool.instances:9}"
-            f" {pool.latency_s * 1e3:8.2f} {pool.budget_s * 1e3:8.2f} {pool.load:10.2f} {busy:6.1%}"
-        )
+    console(100).print(columns(POOLS, pools(plan), left=(0, 1)))
     print("share of the requests by path:")
     for key, f in plan.shares().items():
         if not flow.children(key[0]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arlo.catalog.flow_file import load_flow
-from arlo.cli.flow.plan import as_json
+from arlo.cli.flow.plan import POOLS, as_json, pools
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report.figure import BLUE
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PLANNED = "as planned"
 WHOLE = "nothing left free"
+POINT = ("demand", "served", "accuracy", "workers", "step")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,7 +51,13 @@ def run(args: argparse.Namespace) -> int:
     ]
     what = "What plans make of the flow, from its latencies and accuracies; nothing was run. Capacity is without the "
     what += "share that a plan leaves free."
-    charts, tables = _curves(plans, _what_is_free(flow)), [_pools(plan), _variants(flow)]
+    charts, tables = (
+        _curves(plans, _what_is_free(flow)),
+        [
+            table(f"Instances at {plan.demand:,.4g} requests a second", POOLS, pools(plan)),
+            _variants(flow),
+        ],
+    )
     found_here = report(
         "flow",
         f"Flow {flow.name}",
@@ -69,22 +76,14 @@ def run(args: argparse.Namespace) -> int:
                 "capacity_most_accurate": best,
                 "capacity": most,
                 "plan": as_json(plan),
-                "curves": {name: [_point(each) for each in made] for name, made in plans.items()},
+                "curves": {
+                    name: [{key: getattr(each, key) for key in POINT} for each in made] for name, made in plans.items()
+                },
             }
         )
     else:
         print(f"written to {args.report}")
     return 0
-
-
-def _point(plan: FlowPlan) -> dict[str, Any]:
-    return {
-        "demand": plan.demand,
-        "served": plan.served,
-        "accuracy": plan.accuracy,
-        "workers": plan.workers,
-        "step": plan.step,
-    }
 
 
 def _what_is_free(flow: Flow) -> str:
@@ -112,26 +111,6 @@ def _curves(plans: dict[str, list[FlowPlan]], note: str) -> list[Document]:
         charts.append(chart(title, "requests a second", y, lines, note=note))
         note = ""
     return charts
-
-
-def _pools(plan: FlowPlan) -> Document:
-    """Stages in the order of the tree, indented by depth."""
-    flow = plan.flow
-    rows = [
-        (
-            "\u2003" * (len(flow.line(pool.stage)) - 1) + flow.stages[pool.stage].name,
-            flow.stages[pool.stage].variants[pool.variant].name,
-            str(pool.batch),
-            str(pool.instances),
-            ms(pool.latency_s * 1e3),
-            ms(pool.budget_s * 1e3),
-            f"{pool.load:,.4g}",
-            share(pool.load / pool.capacity),
-        )
-        for pool in sorted(plan.pools, key=lambda pool: flow.order.index(pool.stage))
-    ]
-    head = ("stage", "variant", "batch", "instances", "ms of a batch", "budget ms", "rows/s", "busy")
-    return table(f"Instances at {plan.demand:,.4g} requests a second", head, rows)
 
 
 def _variants(flow: Flow) -> Document:

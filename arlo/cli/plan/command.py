@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.text import print_json
+from arlo.cli.plan import inputs
+from arlo.cli.text import LENGTHS, TIMES_MS, between, listed, print_json
 from arlo.config.flag import flag_help
 from arlo.config.keeping import ControlConfig
 from arlo.errors import ArloError, ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
     from arlo.planning.allocation.problem import Allocation, AllocationProblem, Solver
+
+TIME_LIMIT_S = 60.0  # for each allocation
 
 DESCRIPTION = """How many instances of each runtime a demand needs (paper, section 3.3). Nothing is started or moved.
 
@@ -27,10 +29,9 @@ repository, or from a latency profile; batches are counted in where these have t
 EPILOG = """examples:
   arlo plan --workers 10 --slo-ms 150 --max-lengths 64,128,256,512 --latency-ms 1.15,1.7,2.7,4.9 \\
             --demand 30,20,8,2 --solver exact --json
-  arlo plan --workers 4-16 --slo-ms 150 --repository minilm --rate 800 --lengths tweets --rescale 512
+  arlo plan --workers 4-16 --slo-ms 150 --repository minilm --rate 800 --lengths tweets
   arlo plan --workers 8 --slo-ms 150 --profile minilm/profile.json --trace trace.csv
   arlo plan --workers 6-9 --models examples/simulate/many_models.toml
-  arlo plan --workers 8 --rate 900 --slo-ms 100 --cascade cascade.json --data texts.jsonl
 
 columns: M requests that one instance finishes within the SLO, Q demand per SLO period, least the lower bound of
 N (Eq. 3 and 7), N instances, B load of one instance, left over what goes on to the next runtime (Eq. 4), mean
@@ -51,22 +52,22 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         epilog=EPILOG,
     )
     add = parser.add_argument
-    add("--workers", required=True, metavar="G", help="number of workers; a range such as 4-16 compares them")
-    add("--slo-ms", type=float, metavar="MS", help="the SLO; demand is counted per this period")
+    add(
+        "--workers",
+        type=inputs.workers,
+        required=True,
+        metavar="G",
+        help="number of workers; a range such as 4-16 compares them",
+    )
+    time_ms = between(0, whole=False, above=True)
+    add("--slo-ms", type=time_ms, metavar="MS", help="the SLO; demand is counted per this period")
     add("--models", type=Path, metavar="FILE", help="a scenario with several [[model]] (docs/scenario.md)")
 
-    add(
-        "--cascade",
-        type=Path,
-        metavar="FILE",
-        help="a cascade.json: which point they carry; with --data, --rate",
-    )
-    add("--accuracy", type=float, metavar="A", help="with --cascade: the fewest workers, up to --workers, for so much")
-    add("--data", type=Path, metavar="FILE", help="with --cascade: the texts that its records are of")
-
     what = parser.add_argument_group("runtimes")
-    what.add_argument("--max-lengths", metavar="L,L,...", help="maximum lengths in tokens, ascending")
-    what.add_argument("--latency-ms", metavar="MS,MS,...", help="latency of one request at each maximum length")
+    what.add_argument("--max-lengths", type=LENGTHS, metavar="L,L,...", help="maximum lengths in tokens, ascending")
+    what.add_argument(
+        "--latency-ms", type=TIMES_MS, metavar="MS,MS,...", help="latency of one request at each maximum length"
+    )
     what.add_argument("--repository", type=Path, metavar="DIR", help="the static runtimes of a Triton repository")
     what.add_argument(
         "--profile",
@@ -76,14 +77,20 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
 
     load = parser.add_argument_group("demand")
-    load.add_argument("--demand", metavar="Q,Q,...", help="requests per SLO period in the length bin of each runtime")
-    load.add_argument("--trace", type=Path, metavar="FILE", help="a CSV trace (arrived_at_s,length): its mean demand")
-    load.add_argument("--rate", type=float, metavar="RPS", help="requests per second, with --lengths")
     load.add_argument(
-        "--lengths", metavar="SPEC", help="tweets, fixed:N, uniform:MIN:MAX or a length histogram (JSON file)"
+        "--demand",
+        type=listed(0),
+        metavar="Q,Q,...",
+        help="requests per SLO period in the length bin of each runtime",
+    )
+    load.add_argument("--trace", type=Path, metavar="FILE", help="a CSV trace (arrived_at_s,length): its mean demand")
+    load.add_argument(
+        "--rate", type=between(0, whole=False, above=True), metavar="RPS", help="requests per second, with --lengths"
     )
     load.add_argument(
-        "--rescale", type=int, metavar="MAX", help="stretch tweet lengths to MAX tokens, as the paper does to 512"
+        "--lengths",
+        metavar="SPEC",
+        help="as --histogram of `arlo compile lengths`: tweets, stretched to the longest runtime, fixed:N, a file, ...",
     )
 
     how = parser.add_argument_group("solving")
@@ -95,7 +102,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         how.add_argument(
             f"--{key}", default=default, metavar="NAME", help=flag_help(ControlConfig, key, brief, default=default)
         )
-    how.add_argument("--time-limit-s", type=float, default=60.0, metavar="S", help="for each allocation (default: 60)")
     add("--json", action="store_true", help="print JSON; for a range, an object with a list under `plans`")
     return parser
 
@@ -106,24 +112,14 @@ def run(args: argparse.Namespace) -> int:
         from arlo.cli.plan.models import run_models
 
         return run_models(args)
-    if args.cascade is not None:
-        return _of_cascade(args)
-    for name in ("data", "accuracy"):
-        if getattr(args, name) is not None:
-            raise ConfigError(f"--{name} is of a cascade: give --cascade, too")
     if args.slo_ms is None:
         raise ConfigError("--slo-ms is missing: the SLO, for whose time the demand counts")
-    from arlo.cli.plan import inputs as plan_inputs
     from arlo.planning.allocation.problem import AllocationProblem
     from arlo.planning.allocation.solve import make_solver
 
-    counts = plan_inputs.workers(args.workers)
-    for name, value in (("--slo-ms", args.slo_ms), ("--time-limit-s", args.time_limit_s)):
-        if not math.isfinite(value) or value <= 0:
-            raise ConfigError(f"{name} must be above 0, not {value:g}")
     solver = make_solver(args.solver, args.objective)
-    runtimes = plan_inputs.runtimes(args)
-    demand = plan_inputs.demand(args, runtimes.max_lengths)
+    runtimes = inputs.runtimes(args)
+    demand = inputs.demand(args, runtimes.max_lengths)
     problems = [
         AllocationProblem(
             workers=count,
@@ -132,44 +128,36 @@ def run(args: argparse.Namespace) -> int:
             curves=runtimes.curves,
             demand=demand.demand,
         )
-        for count in counts
+        for count in args.workers
     ]
-    plans = [(problem, _solve(problem, solver, args.time_limit_s)) for problem in problems]
+    plans = [(problem, _solve(problem, solver)) for problem in problems]
     warnings = [*runtimes.warnings, *demand.warnings]
-    if plan_inputs.is_range(args.workers):
-        _print_range(plans, runtimes.load_ms, args, warnings)
+    if args.json:
+        found = [
+            as_dict(p, a, runtimes.load_ms) | {"warnings": [*warnings_of(p, a, args.objective).values()]}
+            for p, a in plans
+        ]
+        whole = {"objective_name": args.objective, "warnings": warnings}
+        one = {**found[0], **whole, "warnings": [*warnings, *found[0]["warnings"]]}
+        print_json(one if len(found) == 1 else {"plans": found, **whole})
+    elif len(plans) == 1:
+        _print_one(*plans[0], runtimes.load_ms, args.objective, warnings)
     else:
-        _print_one(*plans[0], runtimes.load_ms, args, warnings)
+        _print_range(plans, args.objective, warnings)
     return 0
 
 
-def _of_cascade(args: argparse.Namespace) -> int:
-    from arlo.cli.plan.cascade import run as plan_cascade
-    from arlo.cli.plan.inputs import workers
-
-    for name in ("data", "rate", "slo_ms"):
-        if getattr(args, name) is None:
-            raise ConfigError(f"--cascade needs --{name.replace('_', '-')}")
-    for name in ("max_lengths", "latency_ms", "repository", "profile", "demand", "trace", "lengths", "rescale"):
-        if getattr(args, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} is of one model: a cascade has its own")
-    counts = workers(args.workers)
-    if len(counts) != 1:
-        raise ConfigError("--cascade takes one number of workers, not a range")
-    return plan_cascade(args, counts[0])
-
-
-def _solve(problem: AllocationProblem, solver: Solver, time_limit_s: float) -> Allocation:
+def _solve(problem: AllocationProblem, solver: Solver) -> Allocation:
     from arlo.planning.allocation.bounds import SolverMissing
     from arlo.planning.allocation.problem import SolverError
     from arlo.planning.allocation.solve import allocate
 
     try:
-        return allocate(problem, solver, time_limit_s=time_limit_s)
+        return allocate(problem, solver, time_limit_s=TIME_LIMIT_S)
     except SolverMissing as error:
         raise EnvironmentProblem(str(error)) from None
     except SolverError as error:
-        raise ArloError(f"{error}; try a longer --time-limit-s or another --solver") from None
+        raise ArloError(f"{error}; try another --solver") from None
 
 
 def as_dict(problem: AllocationProblem, allocation: Allocation, load_ms: Sequence[int | None] = ()) -> dict[str, Any]:
@@ -229,114 +217,78 @@ def _print_one(
     problem: AllocationProblem,
     allocation: Allocation,
     load_ms: Sequence[int | None],
-    args: argparse.Namespace,
+    objective: str,
     notes: list[str],
 ) -> None:
-    notes = [*notes, *warnings_of(problem, allocation, args.objective).values()]
-    if args.json:
-        print_json({**as_dict(problem, allocation, load_ms), "objective_name": args.objective, "warnings": notes})
-        return
-    from rich.console import Console
-    from rich.table import Table
-
     from arlo.planning.allocation.problem import flow
     from arlo.planning.allocation.queueing import predicted_mean_ms
+    from arlo.report.terminal import columns, console, say, warn
 
     flows = flow(problem, allocation.instances)
-    table = Table(box=None, pad_edge=False)
     loads = ["load s"] if any(each is not None for each in load_ms) else []
-    for column in ("max_length", "latency ms", "M", "Q", "least", "N", "B", "left over", "mean ms", *loads):
-        table.add_column(column, justify="right", style="bold" if column == "N" else "")
-    for i, curve in enumerate(problem.curves):
-        load = flows.load[i]
-        table.add_row(
+    rows = [
+        (
             str(problem.max_lengths[i]),
             f"{curve.points[0][1]:.4g}" if curve.max_batch == 1 else _batches(curve),
             str(problem.capacities[i]),
             f"{problem.demand[i]:.4g}",
             str(problem.lower_bounds[i]),
             str(allocation.instances[i]),
-            f"{load:.4g}" if allocation.instances[i] else "-",
+            f"{flows.load[i]:.4g}" if allocation.instances[i] else "-",
             f"{flows.left_over[i]:.4g}" if flows.left_over[i] else "-",
-            f"{curve.mean_ms(load):.4g}" if flows.processed[i] else "-",
+            f"{curve.mean_ms(flows.load[i]):.4g}" if flows.processed[i] else "-",
             *(_load_s(load_ms[i]) for _ in loads),
         )
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{problem.workers} workers, SLO {problem.slo_ms:g} ms, {sum(problem.demand):.4g} requests per SLO",
-        soft_wrap=True,
+        for i, curve in enumerate(problem.curves)
+    ]
+    head = ("max_length", "latency ms", "M", "Q", "least", "N", "B", "left over", "mean ms", *loads)
+    title = f"{problem.workers} workers, SLO {problem.slo_ms:g} ms, {sum(problem.demand):.4g} requests per SLO"
+    out = console(100)
+    out.print(f"[bold]{title}", soft_wrap=True)
+    out.print(columns(head, rows, left=()))
+    proven = ", proven optimal" if allocation.optimal else ""
+    say(
+        out,
+        [
+            f"mean latency {flows.mean_ms:.4g} ms when all requests of an SLO period come at once (Eq. 1: "
+            f"{allocation.objective:.6g} ms x requests)",
+            f"mean latency {predicted_mean_ms(problem, allocation.instances):.4g} ms under random arrivals (queueing)",
+            f"minimised: {objective}; {allocation.solver} in {allocation.solve_s * 1000:.3g} ms{proven}",
+        ],
     )
-    console.print(table)
-    console.print(
-        f"mean latency {flows.mean_ms:.4g} ms when all requests of an SLO period come at once (Eq. 1: "
-        f"{allocation.objective:.6g} ms x requests)\n"
-        f"mean latency {predicted_mean_ms(problem, allocation.instances):.4g} ms under random arrivals (queueing)\n"
-        f"minimised: {args.objective}; {allocation.solver} in {allocation.solve_s * 1000:.3g} ms"
-        f"{', proven optimal' if allocation.optimal else ''}",
-        soft_wrap=True,
-    )
-    _print_notes(console, notes)
+    warn(out, [*notes, *warnings_of(problem, allocation, objective).values()])
 
 
 def _load_s(load_ms: int | None) -> str:
     return "-" if load_ms is None else f"{load_ms / 1000:.3g}"
 
 
-def _print_range(
-    plans: list[tuple[AllocationProblem, Allocation]],
-    load_ms: Sequence[int | None],
-    args: argparse.Namespace,
-    notes: list[str],
-) -> None:
-    if args.json:
-        print_json(
-            {
-                "plans": [
-                    {**as_dict(p, a, load_ms), "warnings": list(warnings_of(p, a, args.objective).values())}
-                    for p, a in plans
-                ],
-                "objective_name": args.objective,
-                "warnings": notes,
-            }
-        )
-        return
-    from rich.console import Console
-    from rich.table import Table
-
+def _print_range(plans: list[tuple[AllocationProblem, Allocation]], objective: str, notes: list[str]) -> None:
     from arlo.planning.allocation.queueing import predicted_mean_ms
+    from arlo.report.terminal import columns, console, warn
 
-    first = plans[0][0]
-    lengths = ", ".join(str(length) for length in first.max_lengths)
-    table = Table(box=None, pad_edge=False)
-    for column in ("workers", "N", "mean ms, Eq. 1", "mean ms, queueing", "feasible"):
-        table.add_column(column, justify="left" if column in ("N", "feasible") else "right", no_wrap=True)
+    first, rows = plans[0][0], []
     for problem, allocation in plans:
         total = sum(problem.demand)
-        said = ", ".join(warnings_of(problem, allocation, args.objective))
-        table.add_row(
-            str(problem.workers),
-            ", ".join(str(n) for n in allocation.instances),
-            f"{allocation.objective / total if total else 0:.4g}",
-            f"{predicted_mean_ms(problem, allocation.instances):.4g}",
-            f"{'yes' if allocation.reason is None else 'no'}{f': {said}' if said else ''}",
+        said = ", ".join(warnings_of(problem, allocation, objective))
+        rows.append(
+            (
+                str(problem.workers),
+                ", ".join(map(str, allocation.instances)),
+                f"{allocation.objective / total if total else 0:.4g}",
+                f"{predicted_mean_ms(problem, allocation.instances):.4g}",
+                f"{'yes' if allocation.reason is None else 'no'}{f': {said}' if said else ''}",
+            )
         )
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]SLO {first.slo_ms:g} ms, {sum(first.demand):.4g} requests per SLO, max_lengths {lengths}, minimised: "
-        f"{args.objective}",
-        soft_wrap=True,
-    )
-    console.print(table)
-    _print_notes(console, notes)
+    lengths = ", ".join(map(str, first.max_lengths))
+    title = f"SLO {first.slo_ms:g} ms, {sum(first.demand):.4g} requests per SLO, max_lengths {lengths}"
+    out = console(120)
+    head = ("workers", "N", "mean ms, Eq. 1", "mean ms, queueing", "feasible")
+    out.print(f"[bold]{title}, minimised: {objective}", soft_wrap=True)
+    out.print(columns(head, rows, left=(1, 4)))
+    warn(out, notes)
 
 
 def _batches(curve: Any) -> str:
     """`1.2-6.4 (8)`: of one row and of max_batch rows."""
     return f"{curve.points[0][1]:.4g}-{curve.points[-1][1]:.4g} ({curve.max_batch})"
-
-
-def _print_notes(console: Any, notes: list[str]) -> None:
-    from rich.text import Text
-
-    for note in notes:
-        console.print(Text.assemble(("warning: ", "yellow"), note), soft_wrap=True)

@@ -7,27 +7,15 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.plan import inputs
-from arlo.cli.text import print_json
+from arlo.cli.text import only_with, print_json
 from arlo.errors import ConfigError
+from arlo.report.terminal import columns, console
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from arlo.simulator.division import Division
     from arlo.simulator.report.result import Result
-
-# The options that describe a demand for one model.
-OF_ONE = (
-    "slo_ms",
-    "max_lengths",
-    "latency_ms",
-    "repository",
-    "profile",
-    "demand",
-    "trace",
-    "rate",
-    "lengths",
-    "rescale",
-)
 
 
 def run_models(args: argparse.Namespace) -> int:
@@ -38,23 +26,20 @@ def run_models(args: argparse.Namespace) -> int:
     from arlo.simulator.division import divide
     from arlo.simulator.scenario import config as scenarios
 
-    for name in OF_ONE:
-        if getattr(args, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} is of one model: the file of --models has it for each")
+    one = "slo_ms max_lengths latency_ms repository profile demand trace rate lengths"
+    only_with(args, one, "is of one model: the file of --models has it for each")
     config = scenarios.load(args.models)
     if not config.model:
         raise ConfigError(f"{args.models} has no [[model]]; docs/several-models.md has an example")
-    counts = inputs.workers(args.workers)
     with LiveBar(Console(stderr=True)) as bar:
-        found = divide(config, counts, progress=lambda done, of: bar.show(done, of, f"{done} of {of} runs"))
-    plans = list(zip(counts, found, strict=True))
+        found = divide(config, [*args.workers], progress=lambda done, of: bar.show(done, of, f"{done} of {of} runs"))
+    plans = list(zip(args.workers, found, strict=True))
     if args.json:
         rows = [as_dict(*plan) for plan in plans]
-        print_json({"plans": rows} if inputs.is_range(args.workers) else rows[0])
+        print_json({"plans": rows} if len(rows) > 1 else rows[0])
         return 0
-    console = Console(highlight=False)
     for plan in plans:
-        _print(console, *plan)
+        console(120).print(_table(*plan))
     return 0
 
 
@@ -81,17 +66,11 @@ def _figures(of: Any, keys: tuple[str, ...] = ("slo_attainment", "mean_ms", "p99
     return {key: float(value) if math.isfinite(value) else None for key, value in values.items()}
 
 
-def _print(console: Any, workers: int, division: Division) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, title=f"[bold]{workers} workers", title_justify="left")
-    table.add_column("model")
-    for column in ("requests/s", "SLO ms", "shared by all: on time", "mean ms", "p99 ms"):
-        table.add_column(column, justify="right")
-    for column in ("own workers", "on time", "mean ms", "p99 ms"):
-        table.add_column(column, justify="right")
-    for name, count, row, result in _rows(division):
-        table.add_row(
+def _table(workers: int, division: Division) -> Table:
+    figures = ("on time", "mean ms", "p99 ms")
+    head = ("model", "requests/s", "SLO ms", f"shared by all: {figures[0]}", *figures[1:], "own workers", *figures)
+    rows = [
+        (
             name,
             f"{result.requests / result.duration_s:,.0f}",
             f"{result.slo_ms:g}",
@@ -99,17 +78,12 @@ def _print(console: Any, workers: int, division: Division) -> None:
             str(count),
             *_cells(_figures(result)),
         )
+        for name, count, row, result in _rows(division)
+    ]
     shared = division.shared
-    table.add_row(
-        "all",
-        f"{shared.requests / shared.duration_s:,.0f}",
-        "",
-        *_cells(_figures(shared)),
-        str(workers),
-        *_cells(_figures(division, ("slo_attainment", "mean_ms"))),
-        style="bold",
-    )
-    console.print(table)
+    every = _cells(_figures(shared)), _cells(_figures(division, ("slo_attainment", "mean_ms")))
+    rows.append(("all", f"{shared.requests / shared.duration_s:,.0f}", "", *every[0], str(workers), *every[1]))
+    return columns(head, rows, title=f"[bold]{workers} workers", bold=(len(rows) - 1,))
 
 
 def _cells(figures: dict[str, float | None]) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.text import print_json
+from arlo.cli.text import between, listed, print_json, words
 from arlo.errors import ArloError, ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from arlo.config import Config, WorkersConfig
     from arlo.profiler import LatencyProfile, ProfileOptions
     from arlo.workers import WorkerPool
+
+COUNTS = listed(1, whole=True)
 
 DESCRIPTION = """Measure how long each runtime takes on a real worker, by length and batch, and write a latency profile.
 
@@ -60,13 +62,18 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         metavar="FILE",
         help="the profile (default: model.latency_profile, else MODEL-latency.json here)",
     )
-    parser.add_argument("--runtimes", metavar="NAME,...", help="only these runtimes (default: all)")
     parser.add_argument(
-        "--lengths", metavar="L,...", help="lengths of dynamic runtimes (default: up to 16, 32 or more tokens apart)"
+        "--runtimes", type=words, default=(), metavar="NAME,...", help="only these runtimes (default: all)"
     )
-    parser.add_argument("--batches", metavar="ROWS,...", help="batches (default: 1, 2, 4, ... and max_batch)")
     parser.add_argument(
-        "--outputs", metavar="NAME,...", help="outputs to ask for (default: the model's first; more take longer)"
+        "--lengths",
+        type=COUNTS,
+        default=(),
+        metavar="L,...",
+        help="lengths of dynamic runtimes (default: up to 16, 32 or more tokens apart)",
+    )
+    parser.add_argument(
+        "--batches", type=COUNTS, default=(), metavar="ROWS,...", help="batches (default: 1, 2, 4, ... and max_batch)"
     )
     parser.add_argument(
         "--confidence", type=float, default=0.95, metavar="P", help="of the interval of the mean (default: 0.95)"
@@ -82,7 +89,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--max-seconds", type=float, default=10.0, metavar="S", help="longest time for one point (default: 10)"
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="threads of the worker (default: workers.threads, else 1)"
+        "--threads", type=between(1, 256), metavar="N", help="threads of the worker (default: workers.threads, else 1)"
     )
     parser.add_argument("--fresh", action="store_true", help="measure all again, keep no point of --out")
     parser.add_argument("--update", action="store_true", help="write the latencies into the repository's arlo.json too")
@@ -110,13 +117,12 @@ def run(args: argparse.Namespace) -> int:
 
     target = _target(args)
     options = ProfileOptions(
-        runtimes=_names(args.runtimes),
-        lengths=_numbers(args.lengths, "--lengths"),
-        batches=_numbers(args.batches, "--batches"),
+        runtimes=args.runtimes,
+        lengths=args.lengths,
+        batches=args.batches,
         confidence=args.confidence,
         precision=args.precision,
         max_seconds=args.max_seconds,
-        outputs=_names(args.outputs),
         load_timeout_s=target.workers.load_timeout_s,
     )
     manifest = Manifest.load(target.repository)
@@ -142,8 +148,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _target(args: argparse.Namespace) -> Target:
-    if args.threads is not None and not 1 <= args.threads <= 256:
-        raise ConfigError(f"--threads must be from 1 to 256, not {args.threads}")
     from arlo import config as configuration
 
     if args.source.is_dir():
@@ -191,20 +195,19 @@ async def _measure(
     from arlo.cli.profile.progress import LiveProgress
     from arlo.profiler import profile_runtimes
     from arlo.profiler.machine import describe_device
+    from arlo.profiler.worker import end_on_sigterm
 
     device = (
         f"worker at {target.endpoint}"
         if target.endpoint is not None
         else describe_device(target.repository, manifest, threads=target.threads or 1)
     )
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # SIGINT does so by itself
+    end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="arlo-profile-") as run_dir:
-        pool = _pool(target, Path(run_dir))
+        pool = _pool(target, run_dir)
         try:
             await pool.start()
-            with LiveProgress(Console(stderr=True)) as show:
+            with LiveProgress(Console(stderr=True), "starting a worker") as show:
                 return await profile_runtimes(
                     pool,
                     manifest,
@@ -223,9 +226,9 @@ async def _measure(
             await pool.stop()
 
 
-def _pool(target: Target, run_dir: Path) -> WorkerPool:
-    """A pool of one worker. A worker started here gets a separate folder, away from a running `arlo serve`."""
-    from arlo.workers import LocalPool
+def _pool(target: Target, run_dir: str) -> WorkerPool:
+    """A pool of one worker."""
+    from arlo.profiler.worker import local_pool
 
     config = target.config
     if target.endpoint is not None and config is not None:
@@ -234,66 +237,40 @@ def _pool(target: Target, run_dir: Path) -> WorkerPool:
 
         workers = dataclasses.replace(config.workers, endpoints=(target.endpoint,))
         return make_pool(dataclasses.replace(config, workers=workers, deployment=DeploymentConfig(dynamic=1)))
-    return LocalPool(
-        target.repository,
-        workers=1,
-        run_dir=run_dir,
-        threads=target.threads,
-        metrics=False,
-        start_timeout_s=target.workers.start_timeout_s,
-        exit_timeout_s=2,  # only an abandoned request can be left
-    )
+    timeout_s = target.workers.start_timeout_s
+    return local_pool(target.repository, run_dir, threads=target.threads, start_timeout_s=timeout_s)
 
 
 def _print(profile: LatencyProfile, target: Target, updated: Manifest | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from arlo.cli.recommend import advice_line
     from arlo.profiler.findings import staircase_lines, warnings
+    from arlo.report.terminal import columns, console, say, warn
 
-    table = Table(box=None, pad_edge=False, title=f"{profile.model} on {profile.device}", title_justify="left")
-    for column in ("runtime", "length", "batch", "mean ms", "+-", "p50 ms", "p98 ms", "compute ms", "samples"):
-        table.add_column(column, justify="left" if column == "runtime" else "right", no_wrap=True)
-    for runtime in profile.runtimes:
-        for point in runtime.points:
-            compute = "" if point.compute_us is None else f"{point.compute_us / 1000:.2f}"
-            table.add_row(
-                runtime.name,
-                str(point.length),
-                str(point.batch),
-                f"{point.mean_us / 1000:.2f}",
-                f"{point.half_width_us / point.mean_us:.1%}",
-                f"{point.p50_us / 1000:.2f}",
-                f"{point.p98_us / 1000:.2f}",
-                compute,
-                str(point.samples),
-            )
-    console = Console(soft_wrap=True, highlight=False)
-    console.width = max(console.width, 110)
-    console.print(table)
-    for line in staircase_lines(profile):
-        console.print(line, markup=False)
-    for line in warnings(profile):
-        console.print(f"warning: {line}", markup=False)
-    if updated is not None:
-        console.print(advice_line(updated), markup=False)
+    rows = [
+        (
+            runtime.name,
+            str(point.length),
+            str(point.batch),
+            f"{point.mean_us / 1000:.2f}",
+            f"{point.half_width_us / point.mean_us:.1%}",
+            f"{point.p50_us / 1000:.2f}",
+            f"{point.p98_us / 1000:.2f}",
+            "" if point.compute_us is None else f"{point.compute_us / 1000:.2f}",
+            str(point.samples),
+        )
+        for runtime in profile.runtimes
+        for point in runtime.points
+    ]
+    head = ("runtime", "length", "batch", "mean ms", "+-", "p50 ms", "p98 ms", "compute ms", "samples")
+    out = console(110)
+    out.print(columns(head, rows, title=f"{profile.model} on {profile.device}"))
+    say(out, staircase_lines(profile))
+    warn(out, warnings(profile))
     also = "" if updated is None else f" and {target.repository}/arlo.json"
-    console.print(f"written to {target.out}{also}", markup=False)
+    say(out, [*([] if updated is None else [advice_line(updated)]), f"written to {target.out}{also}"])
     if updated is None and (target.config is None or target.config.model.latency_profile is None):
-        console.print(f'to use it: latency_profile = "{target.out}" in [model], or --update', markup=False)
+        say(out, [f'to use it: latency_profile = "{target.out}" in [model], or --update'])
 
 
 def _note(text: str) -> None:
     print(f"arlo: {text}", file=sys.stderr, flush=True)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
-
-
-def _numbers(text: str | None, option: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise ConfigError(f"{option} must be whole numbers joined by commas, not {text!r}") from None

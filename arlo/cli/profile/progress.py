@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from arlo.report.progress import LiveBar
 
@@ -24,25 +21,12 @@ def describe(progress: Progress) -> str:
     )
 
 
-class LiveProgress:
+class LiveProgress(LiveBar):
     """A context manager that profile_runtimes() calls with each Progress."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = LiveBar(console, "starting a worker")
-
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.__exit__(kind, error, trace)
 
     def __call__(self, progress: Progress) -> None:
         """Show this state."""
         line = f"{progress.done}/{progress.total}  {describe(progress)}"
-        self._bar.show(progress.done, progress.total, line)
-        if progress.point is not None and not self._bar.live:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.show(progress.done, progress.total, line)
+        if progress.point is not None and not self.live:
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)

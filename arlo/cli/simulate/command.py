@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.cli.fit.common import need_scipy
 from arlo.cli.simulate.flags import Plan, add_flags, in_flags, plans
+from arlo.cli.text import between, only_with
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,17 +63,32 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add_flags(parser)
     find = parser.add_argument_group("finding the number of GPUs")
     find.add_argument("--find-workers", action="store_true", help="the least number of GPUs that keeps --attainment")
-    find.add_argument("--attainment", type=float, metavar="SHARE", help="share of requests on time (default: 0.99)")
     find.add_argument(
-        "--least-accuracy", type=float, metavar="A", help="of the answers, which such a number keeps, too (default: 0)"
+        "--attainment",
+        type=between(0, 1, whole=False, above=True),
+        metavar="SHARE",
+        help="share of requests on time (default: 0.99)",
+    )
+    find.add_argument(
+        "--least-accuracy",
+        type=between(0, 1, whole=False),
+        metavar="A",
+        help="of the answers, which such a number keeps, too (default: 0)",
     )
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="print JSON; of several runs, a list under `runs`")
     out.add_argument("--plot", type=Path, metavar="FILE", help="write a report: .html, or .json for `arlo report`")
     out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv")
-    out.add_argument("--price", type=float, metavar="P", help="of a GPU-hour: print what a month of this costs")
+    out.add_argument(
+        "--price",
+        type=between(0, whole=False, above=True),
+        metavar="P",
+        help="of a GPU-hour: print what a month of this costs",
+    )
     out.add_argument("--save", type=Path, metavar="FILE.toml", help="write the scenario to a file, and run it")
-    out.add_argument("--jobs", type=int, metavar="N", help="processes for several runs (default: one for each core)")
+    out.add_argument(
+        "--jobs", type=between(1), metavar="N", help="processes for several runs (default: one for each core)"
+    )
     out.add_argument("--profiles", action="store_true", help="list the latency profiles, and stop")
     return parser
 
@@ -100,25 +115,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.attainment is not None:
-        if not args.find_workers:
-            raise ConfigError("--attainment belongs to --find-workers: the share to keep with the fewest GPUs")
-        if not 0 < args.attainment <= 1:
-            raise ConfigError(f"--attainment must be above 0, at most 1, not {args.attainment:g}")
-    if args.least_accuracy is not None and not (args.find_workers and 0 <= args.least_accuracy <= 1):
-        raise ConfigError("--least-accuracy is a share from 0 to 1 and belongs to --find-workers")
-    if args.find_workers:
-        for option, value in (("--workers", args.workers), ("--instances", args.instances), ("--record", args.record)):
-            if value is not None:
-                raise ConfigError(f"--find-workers looks for the number of GPUs itself: leave {option} out")
+    if not args.find_workers:
+        only_with(args, "attainment least_accuracy", "belongs to --find-workers: what the fewest GPUs are to keep")
+    else:
+        only_with(
+            args, "workers instances record", "is left out with --find-workers, which looks for the number of GPUs"
+        )
     if args.record is not None and args.record.suffix.lower() != ".csv":
         raise ConfigError(f"--record writes .csv, not {args.record.suffix or args.record.name!r}")
     if args.plot is not None and args.plot.suffix.lower() not in (".html", ".htm", ".json"):
         raise ConfigError(f"--plot writes a page, .html, or a file for `arlo report`, .json, not {args.plot.name!r}")
-    if args.price is not None and not (math.isfinite(args.price) and args.price > 0):
-        raise ConfigError(f"--price must be above 0, not {args.price:g}")
-    if args.jobs is not None and args.jobs < 1:
-        raise ConfigError(f"--jobs must be at least 1, not {args.jobs}")
     for path in (args.record, args.plot, args.save):
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigError(f"{path.parent} is no folder: make it first")

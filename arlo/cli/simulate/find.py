@@ -6,17 +6,19 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.simulate.flags import Plan
 from arlo.cli.simulate.load import fewest_workers, least_workers, offered_workers
 from arlo.errors import ConfigError
+from arlo.report import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from arlo.simulator.report.result import Result
+    from arlo.simulator.scenario.build import Built
 
 DEFAULT_ATTAINMENT = 0.99
 MOST_WORKERS = 100_000
@@ -42,48 +44,6 @@ class Found:
     def worse_above(self, attainment: float) -> list[int]:
         """Larger numbers that were tried and miss the attainment."""
         return [n for n, r in self.tried.items() if n > (self.workers or n) and self.kept(r) < attainment]
-
-    def as_dict(self, attainment: float, tried: Callable[[int, Any], Mapping[str, Any]]) -> dict[str, Any]:
-        """The outcome for JSON; `tried` makes the fields of a number of workers and its result."""
-        return {
-            "workers": self.workers,
-            "attainment": attainment,
-            "reason": self.limit or None,
-            "worse_above": self.worse_above(attainment),
-            "tried": [{"workers": count, **tried(count, result)} for count, result in self.tried.items()],
-        }
-
-    def print(
-        self,
-        console: Console,
-        attainment: float,
-        columns: Sequence[str],
-        cells: Callable[[int, Any], Sequence[str]],
-        *,
-        of: str = "workers",
-        named: str = "",
-        also: str = "",
-        close: str = "",
-    ) -> None:
-        """Print a table of the trials, and the number. `cells`: of a number and its result, under `columns`, the last
-        of which may be text. `also`: other conditions next to the share on time. `close`: advice for a near thing."""
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False)
-        for column in (of, *columns):
-            table.add_column(column, justify="right")
-        table.add_column("")
-        for count, result in self.tried.items():
-            table.add_row(str(count), *cells(count, result), "<-" if count == self.workers else "")
-        console.print(table)
-        kept = f"{100 * attainment:.6g}% on time{also}"
-        if self.workers is None:
-            console.print(f"{named}[bold]no number of {of} keeps {kept}[/]: {self.limit}", soft_wrap=True)
-            return
-        console.print(f"{named}[bold]{self.workers} {of}[/] keep {kept}", soft_wrap=True)
-        if worse := self.worse_above(attainment):
-            counts = ", ".join(map(str, worse))
-            console.print(f"[yellow]warning: [/]{counts} {of} do not: {close}", soft_wrap=True)
 
 
 def search(
@@ -205,64 +165,64 @@ def _print_json(asked: list[Plan], found: list[Found], attainment: float, price:
     from arlo.cli.text import print_json
 
     runs = [
-        each.as_dict(attainment, lambda _, result: {**result.summary(), **cost_json(result, price)})
-        | {"varied": plan.varied}
+        {
+            "workers": each.workers,
+            "attainment": attainment,
+            "reason": each.limit or None,
+            "worse_above": each.worse_above(attainment),
+            "tried": [
+                {"workers": count, **result.summary(), **cost_json(result, price)}
+                for count, result in each.tried.items()
+            ],
+            "varied": plan.varied,
+        }
         for plan, each in zip(asked, found, strict=True)
     ]
     print_json(runs[0] if len(runs) == 1 else {"runs": runs})
 
 
-def _print(made: Sequence[Any], found: list[Found], attainment: float, args: argparse.Namespace) -> None:
-    from rich.console import Console
+def _print(made: Sequence[Built], found: list[Found], attainment: float, args: argparse.Namespace) -> None:
     from rich.markup import escape
 
-    from arlo.cli.simulate.output import cost, describe, known_share
-    from arlo.report.numbers import ms, share
+    from arlo.cli.simulate.output import describe, figures_of, table_of
 
-    console = Console(highlight=False)
-    columns = ["on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing"]
-    price, known = args.price, any(r.figures.more for each in found for r in each.tried.values())
-    columns += [*(("accuracy", "degraded") if known else ()), *(() if price is None else ("a month",))]
-
-    def cells(_: int, result: Result) -> list[str]:
-        return [
-            share(result.slo_attainment),
-            *(ms(value) for value in (result.mean_ms, result.p98_ms, result.p99_ms)),
-            f"{result.gpu_hours:.4g}",
-            f"{result.utilization:.1%}",
-            *([known_share(result.figures.accuracy), known_share(result.figures.degraded)] if known else []),
-            *([] if price is None else [f"{cost(result, price)[0]:,.0f}"]),
-        ]
-
+    out = terminal.console()
+    known = any(r.figures.more for each in found for r in each.tried.values())
+    kept = f"{100 * attainment:.6g}% on time" + (" and not degraded" if known else "")
+    kept += f" at an accuracy of {args.least_accuracy:g}" if args.least_accuracy else ""
     for built, each in zip(made, found, strict=True):
         # The number of GPUs is the unknown, so the title leaves it out.
-        console.print(escape(describe(built, short=True).partition(" GPUs, ")[2]), soft_wrap=True)
-        each.print(
-            console,
-            attainment,
-            columns,
-            cells,
-            of="GPUs",
-            also=(" and not degraded" if known else "")
-            + (f" at an accuracy of {args.least_accuracy:g}" if args.least_accuracy else ""),
-            named=f"{escape(built.scenario.name)}: " if len(made) > 1 else "",
-            close="they are allocated otherwise, and this is close; a longer --duration-s or other --seed tell more",
-        )
-        console.print()
+        out.print(escape(describe(built, short=True).partition(" GPUs, ")[2]), soft_wrap=True)
+        results = list(each.tried.values())
+        names = [f"{count} {'<-' if count == each.workers else '  '}" for count in each.tried]
+        out.print(table_of(results, figures_of(results), (), args.price, names=names, of="GPUs"))
+        named = f"{escape(built.scenario.name)}: " if len(made) > 1 else ""
+        if each.workers is None:
+            out.print(f"{named}[bold]no number of GPUs keeps {kept}[/]: {each.limit}", soft_wrap=True)
+        else:
+            out.print(f"{named}[bold]{each.workers} GPUs[/] keep {kept}", soft_wrap=True)
+            if worse := ", ".join(map(str, each.worse_above(attainment))):
+                terminal.warn(
+                    out,
+                    [
+                        f"{worse} GPUs do not: they are allocated otherwise, and this is close; a longer --duration-s "
+                        "or other --seed tell more"
+                    ],
+                )
+        out.print()
     if len(made) > 1:
-        _print_all(console, made, found)
+        _print_all(out, made, found)
 
 
-def _print_all(console: Any, made: Sequence[Any], found: list[Found]) -> None:
+def _print_all(out: Console, made: Sequence[Any], found: list[Found]) -> None:
     """The numbers of several searches, compared with the first."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "GPUs", "against the first"):
-        table.add_column(column, justify="right" if column else "left")
     first = found[0].workers
-    for built, each in zip(made, found, strict=True):
-        change = f"{each.workers / first - 1:+.1%}" if each.workers and first and each is not found[0] else ""
-        table.add_row(escape(built.scenario.name), str(each.workers or "none"), change)
-    console.print(table)
+    rows = [
+        (
+            built.scenario.name,
+            str(each.workers or "none"),
+            f"{each.workers / first - 1:+.1%}" if each.workers and first and each is not found[0] else "",
+        )
+        for built, each in zip(made, found, strict=True)
+    ]
+    out.print(terminal.columns(("", "GPUs", "against the first"), rows))

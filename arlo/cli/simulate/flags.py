@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from arlo.cli.text import LENGTHS, TIMES_MS
 from arlo.config.flag import KeyFlag, flags_of
 from arlo.errors import ConfigError
 
@@ -53,9 +54,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             if flag.section in sections:
                 flag.add_to(group)
         if title == "the cluster":
-            group.add_argument("--max-lengths", metavar="L,L,...", help="maximum lengths of the runtimes, ascending")
             group.add_argument(
-                "--latency-ms", metavar="MS,MS,...", help="latency at each of --max-lengths, in place of --profile"
+                "--max-lengths", type=LENGTHS, metavar="L,L,...", help="maximum lengths of the runtimes, ascending"
+            )
+            group.add_argument(
+                "--latency-ms",
+                type=TIMES_MS,
+                metavar="MS,MS,...",
+                help="latency at each of --max-lengths, in place of --profile",
             )
             group.add_argument(
                 "--fail",
@@ -202,7 +208,7 @@ def _instances(parts: dict[str, Any], changes: dict[str, dict[str, Any]]) -> Non
 
 def _runtimes(parts: dict[str, Any], changes: dict[str, dict[str, Any]], args: argparse.Namespace) -> None:
     """--max-lengths with --latency-ms are runtimes; alone they choose among those of the latency profile."""
-    from arlo.cli.plan.inputs import numbers
+    from arlo.cli.plan.inputs import check_latencies
     from arlo.simulator.scenario.sections import RuntimeSection
 
     cluster = changes.setdefault("cluster", {})
@@ -214,25 +220,15 @@ def _runtimes(parts: dict[str, Any], changes: dict[str, dict[str, Any]], args: a
         raise ConfigError("--latency-ms needs --max-lengths: the runtimes that take so long")
     if args.max_lengths is None:
         return
-    lengths = numbers(args.max_lengths, "--max-lengths")
-    if any(length != int(length) or length < 1 for length in lengths):
-        raise ConfigError(f"--max-lengths must be whole numbers of tokens of at least 1, not {args.max_lengths!r}")
-    if lengths != sorted(set(lengths)):
-        raise ConfigError(f"--max-lengths must ascend, without one twice: {args.max_lengths!r}")
     if args.latency_ms is None:
         if parts["runtime"]:
             raise ConfigError("--max-lengths needs --latency-ms beside it, as the file gives its runtimes itself")
-        cluster["max_lengths"] = tuple(int(length) for length in lengths)
+        cluster["max_lengths"] = args.max_lengths
         return
-    latencies = numbers(args.latency_ms, "--latency-ms")
-    if len(latencies) != len(lengths):
-        raise ConfigError(
-            f"--latency-ms needs one number for each of the {len(lengths)} --max-lengths, not {len(latencies)}"
-        )
-    if min(latencies) <= 0:
-        raise ConfigError(f"--latency-ms must be above 0 ms, not {args.latency_ms!r}")
+    check_latencies(args)
     parts["runtime"] = tuple(
-        RuntimeSection(max_length=int(length), latency_ms=ms) for length, ms in zip(lengths, latencies, strict=True)
+        RuntimeSection(max_length=length, latency_ms=ms)
+        for length, ms in zip(args.max_lengths, args.latency_ms, strict=True)
     )
     cluster.update(profile=None, max_lengths=())
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from arlo.cli.simulate.load import least_workers, offered_workers
 from arlo.cli.text import print_json
 from arlo.report.numbers import ms, share
+from arlo.report.terminal import columns, console, say, warn
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from rich.text import Text
 
     from arlo.cli.simulate.flags import Plan
@@ -130,61 +132,53 @@ def cost(result: Result, price: float) -> tuple[float, float]:
 
 def print_one(built: Built, result: Result, said: list[str], price: float | None) -> None:
     """The tables of one run."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    console.print(f"[bold]{_escape(result.scenario)}", soft_wrap=True)
-    console.print(_escape(describe(built)), soft_wrap=True)
-    console.print()
+    out = console()
+    out.print(f"[bold]{_escape(result.scenario)}", soft_wrap=True)
+    say(out, [*describe(built).splitlines(), ""])
     outcomes = "  ".join(f"{name} {count:,}" for name, count in result.outcomes.items() if count)
-    console.print(
+    out.print(
         f"[bold]{share(result.slo_attainment)}[/] of {result.requests:,} requests on time  "
         f"goodput {result.goodput_rps:,.1f}/s  {outcomes}",
         soft_wrap=True,
     )
     if result.bulk:
-        console.print(
-            f"beside them {result.bulk:,} requests of the class bulk: {result.bulk_answered:,} answered, "
-            f"{result.bulk_rps:,.1f}/s"
-            + ("" if result.bulk_mean_ms is None else f", after {ms(result.bulk_mean_ms)} ms on average"),
-            soft_wrap=True,
+        after = "" if result.bulk_mean_ms is None else f", after {ms(result.bulk_mean_ms)} ms on average"
+        bulk = (
+            f"{result.bulk:,} requests of the class bulk: {result.bulk_answered:,} answered, {result.bulk_rps:,.1f}/s"
         )
+        say(out, [f"beside them {bulk}{after}"])
     if result.models:
-        console.print(_models(result))
-    _print_figures(console, result)
-    latency = Table(box=None, pad_edge=False)
-    for column in ("latency, ms", "mean", "p50", "p90", "p98", "p99", "max"):
-        latency.add_column(column, justify="left" if column == "latency, ms" else "right")
+        out.print(_models(result))
+    _print_figures(out, result)
     values = (result.mean_ms, result.p50_ms, result.p90_ms, result.p98_ms, result.p99_ms, result.max_ms)
-    latency.add_row("arrival to answer", *(ms(value) for value in values))
-    latency.add_row("  waiting", ms(result.mean_wait_ms))
-    latency.add_row("  executing", ms(result.mean_execution_ms))
-    console.print(latency)
-    console.print()
+    rows = [
+        ("arrival to answer", *map(ms, values)),
+        ("  waiting", ms(result.mean_wait_ms)),
+        ("  executing", ms(result.mean_execution_ms)),
+    ]
+    out.print(columns(("latency, ms", "mean", "p50", "p90", "p98", "p99", "max"), rows))
+    out.print()
     for line in histogram(result):
-        console.print(line, soft_wrap=True)
-    console.print()
+        out.print(line, soft_wrap=True)
+    out.print()
     if not result.figures.more:
-        console.print(_runtimes(result))
-    console.print(
-        f"\nGPUs {_workers(result)}, {result.gpu_hours:.4g} GPU-hours  executing {result.utilization:.1%} of the "
-        f"time  padding {result.padding:.1%} of the computed tokens  demoted {result.demoted:.1%}\n"
-        f"allocations {result.allocations}  replacements {result.replacements}"
-        + (f"  retried {result.retried:,}" if result.retried else ""),
-        soft_wrap=True,
-    )
+        out.print(_runtimes(result))
+    retried = f"  retried {result.retried:,}" if result.retried else ""
+    lines = [
+        "",
+        f"GPUs {_workers(result)}, {result.gpu_hours:.4g} GPU-hours  executing {result.utilization:.1%} of the time  "
+        f"padding {result.padding:.1%} of the computed tokens  demoted {result.demoted:.1%}",
+        f"allocations {result.allocations}  replacements {result.replacements}{retried}",
+    ]
     if price is not None:
         month, million = cost(result, price)
-        console.print(
+        lines.append(
             f"cost at {price:g} a GPU-hour: {month:,.0f} a month (730 h), {million:,.4g} for a million requests on time"
         )
-    _print_notes(console, said)
-    console.print(
-        f"[dim]{result.requests:,} requests simulated in {result.wall_s:.2f} s: "
-        f"{result.requests / max(result.wall_s, 1e-9):,.0f} a second",
-        soft_wrap=True,
-    )
+    say(out, lines)
+    warn(out, said)
+    speed = f"{result.requests / max(result.wall_s, 1e-9):,.0f} a second"
+    out.print(f"[dim]{result.requests:,} requests simulated in {result.wall_s:.2f} s: {speed}", soft_wrap=True)
 
 
 def histogram(result: Result, rows: int = 10, width: int = 40) -> list[Text]:
@@ -212,16 +206,12 @@ def histogram(result: Result, rows: int = 10, width: int = 40) -> list[Text]:
     return lines
 
 
-def _models(result: Result) -> Any:
+def _models(result: Result) -> Table:
     """The figures of each of several models."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("model", "requests", "SLO ms", "on time", "goodput/s", "mean ms", "p98 ms", "p99 ms", "unanswered"):
-        table.add_column(column, justify="left" if column == "model" else "right")
-    for model in result.models:
-        table.add_row(
-            _escape(model["name"]),
+    head = ("model", "requests", "SLO ms", "on time", "goodput/s", "mean ms", "p98 ms", "p99 ms", "unanswered")
+    rows = [
+        (
+            model["name"],
             f"{model['requests']:,}",
             f"{model['slo_ms']:g}",
             share(model["slo_attainment"]),
@@ -229,29 +219,27 @@ def _models(result: Result) -> Any:
             *(ms(model[key]) for key in ("mean_ms", "p98_ms", "p99_ms")),
             f"{model['unanswered']:,}",
         )
-    return table
+        for model in result.models
+    ]
+    return columns(head, rows)
 
 
-def _runtimes(result: Result) -> Any:
+def _runtimes(result: Result) -> Table:
     """Runtimes: their instances over time, and the rows they served."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("runtime", "instances", "served", "share", "demoted to it", "busy GPUs"):
-        table.add_column(column, justify="left" if column == "runtime" else "right")
     served = sum(runtime["served"] for runtime in result.runtimes)
     end_s = max(float(result.timeline["time_s"][-1]), 1e-9) if len(result.timeline["time_s"]) else 1.0
-    for runtime in result.runtimes:
-        counts = result.timeline.get(f"instances.{runtime['name']}", np.zeros(0))
-        table.add_row(
+    rows = [
+        (
             str(runtime["name"]),
-            span(counts),
+            span(result.timeline.get(f"instances.{runtime['name']}", np.zeros(0))),
             f"{runtime['served']:,}",
             f"{runtime['served'] / served:.1%}" if served else "-",
             f"{runtime['demoted']:,}",
             f"{runtime['busy_s'] / end_s:.2f}",
         )
-    return table
+        for runtime in result.runtimes
+    ]
+    return columns(("runtime", "instances", "served", "share", "demoted to it", "busy GPUs"), rows)
 
 
 def _print_figures(console: Any, result: Result) -> None:
@@ -282,22 +270,13 @@ def span(counts: Any) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-COLUMNS = ("", "mean ms", "p98 ms", "on time", "goodput/s", "GPU-hours", "padding", "accuracy", "degraded", "utility",
-           "joules")  # fmt: skip
+class Figure(NamedTuple):
+    """A column of the comparison. `points`: its change is given in percentage points, with so many digits."""
 
-
-def figures(result: Result) -> tuple[float, ...]:
-    """The values of COLUMNS."""
-    return (
-        result.mean_ms,
-        result.p98_ms,
-        result.slo_attainment,
-        result.goodput_rps,
-        result.gpu_hours,
-        result.padding,
-        *(math.nan if value is None or not result.figures.more else value
-          for value in (result.figures.accuracy, result.figures.degraded, result.figures.utility, result.joules)),
-    )  # fmt: skip
+    title: str
+    value: Callable[[Result], float | None]
+    form: Callable[[float], str]
+    points: int | None = None
 
 
 def known_share(value: float | None) -> str:
@@ -305,31 +284,31 @@ def known_share(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else share(value)
 
 
-_FORMS = (ms, ms, share, lambda v: f"{v:,.1f}", lambda v: f"{v:.4g}", lambda v: f"{v:.1%}", known_share, known_share,
-          lambda v: f"{v:,.6g}", lambda v: f"{v:.3g}")  # fmt: skip
-_POINTS = {2: 2, 5: 1, 6: 2, 7: 2}  # columns whose change is given in percentage points, and its digits
+def _of_answers(name: str) -> Callable[[Result], float | None]:
+    return lambda result: getattr(result.figures, name) if result.figures.more else None
 
 
-def row(result: Result, first: Result | None, changed: set[int]) -> list[Text]:
-    """A line of the comparison, with the change against the first run in the columns `changed`."""
-    from rich.text import Text
+FIGURES = (
+    Figure("mean ms", lambda result: result.mean_ms, ms),
+    Figure("p98 ms", lambda result: result.p98_ms, ms),
+    Figure("on time", lambda result: result.slo_attainment, share, 2),
+    Figure("goodput/s", lambda result: result.goodput_rps, lambda value: f"{value:,.1f}"),
+    Figure("GPU-hours", lambda result: result.gpu_hours, lambda value: f"{value:.4g}"),
+    Figure("padding", lambda result: result.padding, lambda value: f"{value:.1%}", 1),
+    Figure("accuracy", _of_answers("accuracy"), known_share, 2),
+    Figure("degraded", _of_answers("degraded"), known_share, 2),
+    Figure("utility", _of_answers("utility"), lambda value: f"{value:,.6g}"),
+    Figure("joules", lambda result: result.joules if result.figures.more else None, lambda value: f"{value:.3g}"),
+)
+COMPARED = ("mean ms", "p98 ms")  # always with their change
 
-    cells = []
-    base = figures(first) if first is not None else figures(result)
-    for index, (value, other) in enumerate(zip(figures(result), base, strict=True)):
-        text = Text(_FORMS[index](value))
-        if index in changed:
-            text.append(f" {change(index, value, other) if first is not None else '':>8}", "dim")
-        cells.append(text)
-    return cells
 
-
-def change(index: int, value: float, other: float) -> str:
+def change(figure: Figure, value: float, other: float) -> str:
     """`-12.3%` against the other value, `x13` or `/250` if that is clearer, `+1.20 pt` of a share."""
     if not (math.isfinite(value) and math.isfinite(other)):
         return ""
-    if index in _POINTS:
-        return f"{100 * (value - other):+.{_POINTS[index]}f} pt"
+    if figure.points is not None:
+        return f"{100 * (value - other):+.{figure.points}f} pt"
     if not other:
         return ""
     if value > 10 * other:
@@ -341,63 +320,71 @@ def print_comparison(
     made: Sequence[Built], results: Sequence[Result], said: Sequence[list[str]], price: float | None
 ) -> None:
     """A table with one line for each run."""
-    from rich.console import Console
     from rich.measure import Measurement
 
-    console = Console(highlight=False)
-    console.print(f"[bold]{len(results)} runs, compared with the first", soft_wrap=True)
-    latencies = {each.latencies.partition(": ")[0] for each in made}
-    for text in sorted(latencies) if len(latencies) <= 3 else []:
-        console.print(f"latencies {_escape(text)}", soft_wrap=True)
-    workloads = {each.scenario.workload.describe() for each in made}
-    for text in sorted(workloads) if len(workloads) <= 3 else []:
-        console.print(f"requests  {_escape(text)}", soft_wrap=True)
-    console.print()
-    wide = Console(highlight=False, width=1000)
-    # In columns that hardly differ, a change would waste room; runs are compared by mean and p98.
-    differ = {i for i in range(len(COLUMNS) - 1) if len({_FORMS[i](figures(r)[i]) for r in results}) > 1} | {0, 1}
-    unknown = {i for i in range(len(_FORMS)) if all(math.isnan(figures(result)[i]) for result in results)}
-    if any(result.figures.more for result in results):
-        unknown |= {5}  # of rows that go on there is no padding
-    table = _comparison(results, differ, price, hidden=unknown)
-    if console.is_terminal and Measurement.get(wide, wide.options, table).maximum > console.width:
-        table = _comparison(results, {0, 1}, price, hidden={3, *unknown})
-    (console if console.is_terminal else wide).print(table)
-    _print_notes(console, [f"{r.scenario}: {note}" for r, each in zip(results, said, strict=True) for note in each])
+    out, wide = console(), console(1000)
+    out.print(f"[bold]{len(results)} runs, compared with the first", soft_wrap=True)
+    for name, texts in (
+        ("latencies", {each.latencies.partition(": ")[0] for each in made}),
+        ("requests ", {each.scenario.workload.describe() for each in made}),
+    ):
+        say(out, [f"{name} {text}" for text in sorted(texts) if len(texts) <= 3])
+    out.print()
+    known = figures_of(results)  # columns that hardly differ have no change, which would waste room
+    differ = {f.title for f in known if len({_cell(f, r) for r in results}) > 1} | {*COMPARED}
+    table = table_of(results, known, differ, price)
+    if out.is_terminal and Measurement.get(wide, wide.options, table).maximum > out.width:
+        table = table_of(results, [f for f in known if f.title != "goodput/s"], {*COMPARED}, price)
+    (out if out.is_terminal else wide).print(table)
+    warn(out, [f"{r.scenario}: {note}" for r, each in zip(results, said, strict=True) for note in each])
     requests, wall_s = sum(r.requests for r in results), sum(r.wall_s for r in results)
     speed = f"{requests / max(wall_s, 1e-9):,.0f} a second"
-    console.print(f"[dim]{requests:,} requests simulated in {wall_s:.2f} s of one core: {speed}", soft_wrap=True)
+    out.print(f"[dim]{requests:,} requests simulated in {wall_s:.2f} s of one core: {speed}", soft_wrap=True)
 
 
-def _comparison(results: Sequence[Result], changed: set[int], price: float | None, hidden: Collection[int] = ()) -> Any:
-    from rich.table import Table
+def figures_of(results: Sequence[Result]) -> list[Figure]:
+    """The columns with a value for some result. Of rows that go on there is no padding."""
+    known = [f for f in FIGURES if any(v is not None and not math.isnan(v) for v in map(f.value, results))]
+    return [f for f in known if f.title != "padding" or not any(result.figures.more for result in results)]
 
-    table = Table(box=None, pad_edge=False)
-    shown = [index for index in range(len(COLUMNS) - 1) if index not in hidden]
-    table.add_column("", overflow="fold")
-    for index in shown:
-        head = COLUMNS[index + 1] + (" " * 9 if index in changed else "")
-        table.add_column(head, justify="right", no_wrap=True)
-    if price is not None:
-        table.add_column("a month", justify="right", no_wrap=True)
-    for index, result in enumerate(results):
+
+def _cell(figure: Figure, result: Result) -> str:
+    value = figure.value(result)
+    return figure.form(math.nan if value is None else value)
+
+
+def table_of(
+    results: Sequence[Result],
+    shown: Sequence[Figure],
+    changed: Collection[str],
+    price: float | None,
+    *,
+    names: Sequence[str] = (),
+    of: str = "",
+) -> Table:
+    """A row for each result, called by its scenario unless there are `names`; columns of `changed` have their change
+    against the first."""
+    from rich.text import Text
+
+    def cell(figure: Figure, result: Result) -> Text:
+        text = Text(_cell(figure, result))
+        if figure.title in changed:
+            values = [math.nan if value is None else value for value in map(figure.value, (result, results[0]))]
+            text.append(f" {change(figure, *values) if result is not results[0] else '':>8}", "dim")
+        return text
+
+    head = [of, *(figure.title + (" " * 9 if figure.title in changed else "") for figure in shown)]
+    rows: list[tuple[str | Text, ...]] = []
+    for name, result in zip(names or [each.scenario for each in results], results, strict=True):
         month = [] if price is None else [f"{cost(result, price)[0]:,.0f}"]
-        cells = row(result, results[0] if index else None, changed)
-        table.add_row(_escape(result.scenario), *(cells[i] for i in shown), *month)
-    return table
+        rows.append((name, *(cell(figure, result) for figure in shown), *month))
+    return columns(head + ([] if price is None else ["a month"]), rows)
 
 
 def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def _print_notes(console: Any, said: list[str]) -> None:
-    from rich.text import Text
-
-    for note in said:
-        console.print(Text.assemble(("warning: ", "yellow"), note), soft_wrap=True)
 
 
 def write_plot(path: Path, made: Sequence[Built], results: Sequence[Result], said: Sequence[list[str]]) -> None:

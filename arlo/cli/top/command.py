@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from arlo.cli.text import print_json, print_json_line
+from arlo.cli.text import between, print_json, print_json_line
 from arlo.errors import ConfigError, GatewayError
 
 EPILOG = """examples:
@@ -54,7 +54,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     add("--model", metavar="NAME", default="", help="one of several models (default: all)")
     add("--once", action="store_true", help="one screen, or one document with --json")
-    add("--interval", type=float, metavar="S", help="seconds between (default: 1); with --once between two samples")
+    add(
+        "--interval",
+        type=between(0.1, 60, whole=False),
+        metavar="S",
+        help="seconds between (default: 1); with --once between two samples",
+    )
     add("--json", action="store_true", help="print one JSON document a line: both answers, and `now`, the tables")
     return parser
 
@@ -68,8 +73,6 @@ def make_source(args: argparse.Namespace) -> Any:
     for option in ("control", "admin"):
         if args.config is not None and getattr(args, option) is not None:
             raise ConfigError(f"give CONFIG.toml or --{option}, not both")
-    if args.interval is not None and not 0.1 <= args.interval <= 60:
-        raise ConfigError(f"--interval must be from 0.1 to 60 seconds, not {args.interval:g}")
     control: str | None = args.control or ControlConfig().http_address
     fallback, own = configuration.GatewayConfig().admin_address, ""
     if args.admin and not args.control:

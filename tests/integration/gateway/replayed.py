@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from tritonclient.grpc import service_pb2
 
-from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile, repository_hash
+from arlo.cascade.manifest import CascadeManifest, Point, Stage, repository_hash
+from arlo.cascade.prune import Vocabulary
 from arlo.cascade.spec import Calibrator, Rule
 from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
@@ -93,7 +94,7 @@ def write_cascade(folder: Path) -> CascadeManifest:
         task="emulated",
         labels=tuple(f"label{i}" for i in range(LABELS)),
         stages=stages,
-        vocabularies=(VocabularyFile(special=(CLS,)),),
+        vocabularies=(Vocabulary(special=(CLS,)),),
         points=tuple(
             Point(name=name, rules=(rules,), reach=(1.0, 0.5, 0.3), **{**point, "agreement": agreement})  # type: ignore[arg-type]
             for name, rules, agreement in (

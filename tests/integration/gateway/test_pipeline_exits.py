@@ -301,7 +301,7 @@ async def test_words_are_left_out_on_the_way(workers: Workers, start: Any) -> No
         kept = []
         for record, row in enumerate(rows):
             importance = recorded("small")[1][record][: len(row)]
-            words = Vocabulary(np.zeros(0, np.bool_), frozenset({CLS, SEP}))
+            words = Vocabulary(special=(CLS, SEP))
             found = prune(
                 Prune(alpha=0.8, to_level=True, min_words=4), words, np.asarray(row), importance, levels=(32, 64)
             )

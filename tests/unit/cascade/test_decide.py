@@ -56,11 +56,6 @@ def test_ensemble_turns_the_answer_back() -> None:
     assert d.mixed(mixed, said, both).tolist() == [0]
 
 
-def test_hash() -> None:
-    found = [float(d.hash01(s, r, k)) for s, r, k in ((0, 0, 0), (0, 1, 0), (0, 1, 1), (42, 123456789, 0))]
-    assert found == pytest.approx([0.652448486374, 0.892718202178, 0.564723094021, 0.025250861799], abs=1e-11)
-
-
 def test_what_is_not_finite_has_no_confidence() -> None:
     z = [[np.nan, 0], [np.inf, 0], [9, 0]]
     assert d.confidence(stage(), z).tolist()[:2] == [0, 0]
@@ -93,35 +88,6 @@ def test_labels_in_another_order() -> None:
     turned = StageSpec(label_order=(1, 0))
     assert d.answers(turned, [[5.0, 0.0]]).answer.tolist() == [1]
     assert d.calibrate(turned, [[5.0, 0.0]])[0][0, 1] > 0.99
-
-
-THREE = Rules(prices=((hard(0.9), hard(0.8)),), skip=((0.6,),))
-
-
-def test_decisions() -> None:
-    to, why = d.decide(THREE, 0, [0.95, 0.9, 0.85, 0.6, 0.59])
-    assert to.tolist() == [-1, -1, 1, 1, 2]
-    assert [d.REASONS[r] for r in why[:2]] == ["confident", "confident"]
-    assert d.decide(THREE, 2, [0.1])[1].tolist() == [d.FINAL]
-    assert d.decide(THREE, 0, [0.1, 0.95], last=0)[1].tolist() == [d.CLIENT_LIMIT, d.CONFIDENT]
-    assert d.decide(THREE, 0, [0.1], last=1)[0].tolist() == [1]
-    assert d.decide(THREE, 0, [0.1, 0.7], present=[True, False, True])[0].tolist() == [2, 2]
-    assert d.decide(THREE, 0, [0.1, 0.7], present=[True, True, False])[0].tolist() == [1, 1]
-    assert d.decide(THREE, 0, [0.1], present=[True, False, False])[1].tolist() == [d.STAGE_ABSENT]
-    assert d.decide(THREE, 0, [0.95, 0.99], least=0.97)[0].tolist() == [1, -1]
-
-
-def test_a_higher_price_says_load() -> None:
-    rules = Rules(prices=((hard(0.9),), (hard(0.5),)))
-    to, why = d.decide(rules, 0, [0.95, 0.7, 0.3], price=1)
-    assert to.tolist() == [-1, -1, 1]
-    assert why.tolist() == [d.CONFIDENT, d.LOAD, -1]
-    assert d.decide(rules, 0, [0.7], price=15)[1].tolist() == [d.LOAD]
-
-
-def test_thresholds_by_length() -> None:
-    rules = Rules(prices=((Rule(t=((64, 0.9), (512, 0.5))),),))
-    assert d.decide(rules, 0, [0.7, 0.7, 0.7], length=[64, 65, 900])[0].tolist() == [1, -1, -1]
 
 
 def test_walk() -> None:

@@ -7,21 +7,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from arlo.cascade.prune import (
-    Rewording,
-    Vocabulary,
-    prune,
-    vocabulary_of,
-    word_starts,
-    words_of,
-)
+from arlo.cascade.prune import Rewording, Vocabulary, prune, vocabulary_of, word_starts
 from arlo.cascade.spec import Prune
-from benchmarks.papers.tabi.words import first_words, random_words
+from benchmarks.papers.tabi.words import first_words, random_words, words_of
 
 PIECES = ["[CLS]", "[SEP]", "without", "this", "paper", "is", "beauti", "##fully", "written", "and", "enjoy", "##able"]
 WORDS = ["this", "paper", "is", "beauti", "##fully", "written", "and", "enjoy", "##able"]
 IMPORTANCE = [0.60, 1.20, 0.45, 2.20, 0.40, 0.80, 0.30, 1.85, 1.20]
-VOCABULARY = Vocabulary(word_starts(PIECES), special=frozenset({0, 1}))
+VOCABULARY = Vocabulary.of(word_starts(PIECES), special=(0, 1))
 IDS = [PIECES.index(word) for word in WORDS]
 
 
@@ -35,7 +28,7 @@ def text(places: np.ndarray, ids: list[int]) -> str:
         (0.5, "this paper beautifully written enjoyable"),
         (0.7, "paper beautifully written enjoyable"),
         (0.9, "paper beautifully enjoyable"),
-        (1.2, "beautifully enjoyable"),  # equality prunes
+        (1.25, "beautifully enjoyable"),
     ],
 )
 def test_whole_words_by_importance(alpha: float, left: str) -> None:
@@ -70,8 +63,8 @@ def test_some_words_and_a_word_of_each_segment_stay() -> None:
 
 def test_words_of_the_keep_list_stay() -> None:
     kept = prune(
-        Prune(alpha=1.2, min_words=1, to_level=False),
-        Vocabulary(VOCABULARY.word_start, VOCABULARY.special, frozenset({9})),
+        Prune(alpha=1.25, min_words=1, to_level=False),
+        dataclasses.replace(VOCABULARY, keep=(9,)),
         IDS,
         IMPORTANCE,
     )
@@ -94,7 +87,7 @@ def test_without_levels_a_small_saving_is_not_worth_it() -> None:
 
 
 PIECES_THERE = ["<s>", "</s>", "th", "##is", "paper", "is", "beautifully", "writ", "##ten", "and", "enjoyable"]
-THERE = Vocabulary(word_starts(PIECES_THERE), special=frozenset({0, 1}))
+THERE = Vocabulary.of(word_starts(PIECES_THERE), special=(0, 1))
 
 
 def test_words_of_another_vocabulary() -> None:
@@ -124,7 +117,7 @@ def test_harder_where_there_is_no_time() -> None:
     def kept(spec: Prune, under: int) -> str:
         return text(prune(spec, VOCABULARY, ids, importance, levels, under=under), ids)
 
-    spec = Prune(alpha=0.5, min_words=1, alpha_max=1.2, most_removed=0.6)
+    spec = Prune(alpha=0.5, min_words=1, alpha_max=1.25, most_removed=0.6)
     assert kept(spec, 0) == text(np.arange(11), ids)
     assert kept(spec, 16) == "[CLS] paper beautifully written enjoyable [SEP]"
     assert kept(spec, 8) == "[CLS] beautifully enjoyable [SEP]"
@@ -143,7 +136,7 @@ def test_unknown_words_are_words() -> None:
             ],
         }
     )
-    assert vocabulary.special == {0}
+    assert vocabulary.special == (0,)
     assert words_of(vocabulary, [0, 1, 2, 1]).word.tolist() == [-1, 0, 1, 2]
 
 

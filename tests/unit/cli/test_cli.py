@@ -68,7 +68,7 @@ def test_exit_codes_of_the_error_tree_are_documented() -> None:
         (["compile", "inspect", "--jsn", "x"], "arlo compile inspect: error: unknown argument: --jsn"),
         (["inspect", "x"], "unknown command 'inspect': did you mean 'compile inspect'?"),
         (["top", "x.toml", "--admin", "h:1"], "give CONFIG.toml or --admin, not both"),
-        (["top", "--once", "--interval", "0"], "--interval must be from 0.1 to 60 seconds, not 0"),
+        (["top", "--once", "--interval", "0"], "--interval must be at least 0.1, at most 60, not 0"),
         (["config", "check", "no.toml"], "no.toml does not exist"),
         (["serve", "no.toml"], "no.toml does not exist"),
         (["serve", "gateway", "no.toml"], "no.toml does not exist"),

@@ -132,7 +132,7 @@ def test_a_report(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (["none.toml", "--demand", "1"], "none.toml does not exist"),
         (["TOY", "--demand", "-1"], "demand must be above 0"),
         (["TOY", "--demand", "1", "--workers", "0"], "workers must be at least 1"),
-        (["TOY", "--demand", "1", "--within", "2"], "--within must be from 0 to 1"),
+        (["TOY", "--demand", "1", "--within", "2"], "--within must be at least 0, at most 1"),
         (["TOY", "--demand", "1", "--trace", "t.csv"], 'for flows with utilisation = "window" only'),
     ],
 )

@@ -354,7 +354,7 @@ def test_flags_and_keys_agree() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--max-lengths 64,128 --latency-ms 1", "--latency-ms needs one number for each of the 2 --max-lengths, not 1"),
+        ("--max-lengths 64,128 --latency-ms 1", "--latency-ms needs one number for each of 2 --max-lengths, not 1"),
         ("--max-lengths 128,64 --latency-ms 1,2", "--max-lengths must ascend"),
         ("--latency-ms 3", "--latency-ms needs --max-lengths"),
         ("--latency-ms 3 --max-lengths 9 --profile bert-base", "give --latency-ms or --profile, not both"),
@@ -382,7 +382,7 @@ def test_flags_and_keys_agree() -> None:
         ("--warmup-s 120", "--warmup-s must be below --duration-s (120)"),
         ("--attainment 0.9", "--attainment belongs to --find-workers"),
         ("--find-workers --attainment 2", "--attainment must be above 0, at most 1, not 2"),
-        ("--find-workers --workers 3", "leave --workers out"),
+        ("--find-workers --workers 3", "--workers is left out with --find-workers"),
         ("--find-workers --scaling target", "--find-workers is for a fixed number of GPUs"),
         ("--record x.txt", "--record writes .csv, not '.txt'"),
         ("--record x.csv --rate 1,2", "--record writes one run, but the lists ask for 2"),

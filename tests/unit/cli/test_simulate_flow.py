@@ -78,9 +78,9 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([FLOW, "--router", "mafia"], '--router must be "price" or "plan" or "maf"'),
         ([FLOW, "--policy", "rs"], "--policy does not go with cluster.serves"),
-        ([FLOW, "--find-workers", "--workers", "3"], "leave --workers out"),
-        ([FLOW, "--least-accuracy", "0.9"], "--least-accuracy is a share from 0 to 1 and belongs to --find-workers"),
-        ([FLOW, "--find-workers", "--least-accuracy", "2"], "--least-accuracy is a share from 0 to 1"),
+        ([FLOW, "--find-workers", "--workers", "3"], "--workers is left out with --find-workers"),
+        ([FLOW, "--least-accuracy", "0.9"], "--least-accuracy belongs to --find-workers"),
+        ([FLOW, "--find-workers", "--least-accuracy", "2"], "--least-accuracy must be at least 0, at most 1"),
         (["--router", "maf"], "--router goes with a flow"),
         ([FLOW, "--tokens", "price"], "--tokens does not go with a flow file"),
         ([FLOW, "--length", "tweets"], "the flow says what its rows are like"),

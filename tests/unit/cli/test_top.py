@@ -452,7 +452,7 @@ async def test_another_programs_port_is_named() -> None:
     ("arguments", "message"),
     [
         (["x.toml", "--control", "h:1"], "give CONFIG.toml or --control, not both"),
-        (["--interval", "0"], "--interval must be from 0.1 to 60 seconds, not 0"),
+        (["--interval", "0"], "--interval must be at least 0.1, at most 60, not 0"),
         (["--control", "8004"], "--control must be HOST:PORT with a port from 1 to 65535: not '8004'"),
         (["--control", "127.0.0.1:0"], "that port is drawn when `arlo serve` starts"),
         (["--admin", "h:99999"], "--admin must be HOST:PORT"),

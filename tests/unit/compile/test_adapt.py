@@ -205,10 +205,10 @@ def run_task(words: list[str]) -> None:
     ("words", "says"),
     [
         (["--merge", "12", "--length", "24"], "24 tokens are too few to merge 12 away"),
-        (["--merge", "-2"], "--merge must be whole numbers of tokens from 0"),
+        (["--merge", "-2"], "--merge must be at least 0"),
         (["--data", "same.jsonl"], "with several tasks, name each"),
-        (["--merge", "0,x"], "--merge must be whole numbers of tokens from 0"),
-        (["--prompts", "0,2"], "--prompts must be whole numbers of tokens from 1"),
+        (["--merge", "0,x"], "--merge must be a whole number"),
+        (["--prompts", "0,2"], "--prompts must be at least 1"),
     ],
 )
 def test_refused(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from arlo import proto
-from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile, repository_hash
+from arlo.cascade.manifest import CascadeManifest, Point, Stage, repository_hash
+from arlo.cascade.prune import Vocabulary
 from arlo.cascade.spec import Calibrator, Ensemble, Prune, Rule, hard
 from arlo.catalog.manifest import Manifest
 from arlo.config import Config, load
@@ -42,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
         task="sequence-classification",
         labels=LABELS,
         stages=tuple(stages),
-        vocabularies=(VocabularyFile(word_start="Bw==", special=(2, 1), keep=(5,)),),
+        vocabularies=(Vocabulary(word_start="Bw==", special=(2, 1), keep=(5,)),),
         points=(
             point("ap", prune=Prune(alpha=0.7, min_words=3)),
             point(
@@ -167,7 +168,7 @@ def test_stages_of_different_vocabularies(folder: Path) -> None:
     rewritten(
         folder,
         stages=(small, dataclasses.replace(large, tokenizer_group=1)),
-        vocabularies=(VocabularyFile(), VocabularyFile()),
+        vocabularies=(Vocabulary(), Vocabulary()),
     )
     with pytest.raises(ConfigError, match="stage 'small' has no tokenizer that makes its tokens"):
         filled(folder)

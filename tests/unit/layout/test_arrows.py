@@ -19,7 +19,7 @@ PYTHON_ARROWS: dict[str, set[str]] = {
     "catalog": {"errors"},
     "proto": {"errors"},
     "report": {"errors"},
-    "cascade": {"errors", "catalog"},
+    "cascade": {"errors", "catalog", "_core"},
     "client": {"errors", "proto", "clock"},
     "planning": {"errors", "catalog", "clock", "_core"},
     "config": {"errors", "catalog", "cascade", "proto"},

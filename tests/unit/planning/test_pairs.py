@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from arlo.cli.app import main
 from arlo.errors import ConfigError
 from arlo.planning.lengths.pairs import MOST, POINT, Engine, choose_pairs
 
@@ -77,34 +73,3 @@ def test_too_many() -> None:
     engines = [engine(64, -number, 100 - number, 0.9 - number / 100) for number in range(MOST + 1)]
     with pytest.raises(ConfigError, match="too many to choose among"):
         choose_pairs(engines, {64: 1.0}, worth_us=1.0)
-
-
-def adapted(folder: Path, length: int, *variants: tuple[int, float, float]) -> Path:
-    """A folder with what the command reads of adapt.json: tokens, ms of a row, accuracy."""
-    folder.mkdir()
-    found: list[dict[str, Any]] = [
-        {
-            "name": f"m{-tokens}-{length}", "tokens": tokens, "accuracy": right, "latency_ms": {"1": ms},
-            "bins": [{"max_length": length, "accuracy": right}],
-        }
-        for tokens, ms, right in variants
-    ]  # fmt: skip
-    (folder / "adapt.json").write_text(json.dumps({"length": length, "rows": {"measured": 100}, "variants": found}))
-    return folder
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Long texts with all tokens, short ones on an engine of their own; the merged one of the short is not quicker."""
-    short = adapted(tmp_path / "32", 32, (0, 1.0, 0.9), (-4, 1.0, 0.8))
-    long = adapted(tmp_path / "64", 64, (0, 3.0, 0.9), (-4, 2.0, 0.89))
-    words = ["compile", "lengths", "--adapted", str(short), str(long), "--histogram", "uniform:8:64"]
-    assert main([*words, "--worth-us", "2000", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(one["length"], one["tokens"]) for one in found["chosen"]["engines"]] == [(32, 0), (64, 0)]
-    assert [each["engine"]["name"] for each in found["dominated"]] == ["32/m4-32"]
-    assert main([*words, "--worth-us", "100"]) == 0
-    said = capsys.readouterr().out
-    assert "32, 64 -4" in said
-    assert "left out: 32/m4-32, which is nowhere more accurate than 32/m0-32, and not quicker" in said
-    assert main(words) == 2
-    assert "--adapted and --worth-us go together" in capsys.readouterr().err

@@ -67,9 +67,9 @@ def test_plots_load_nothing(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["make", "{}/t.txt"], "ends in .csv"),
-        (["make", "{}/t.csv", "--rate", "fast"], "a rate is"),
+        (["make", "{}/t.csv", "--rate", "fast"], "--rate must be numbers"),
         (["make", "{}/t.csv", "--segment", "burst"], "did you mean 'bursty'"),
-        (["make", "{}/t.csv", "--burst", "3"], "burst cannot be set here"),
+        (["make", "{}/t.csv", "--arrivals", "poisson", "--burst", "3"], "burst cannot be set here"),
         (["inspect", "{}/none.csv"], "none.csv"),
         (["inspect", "{}/empty.csv"], "holds no request"),
         (["inspect", "{}/empty.csv", "--segment", "a"], "files of counts"),
