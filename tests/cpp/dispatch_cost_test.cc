@@ -1,3 +1,4 @@
+// Limits of the model; its times are compared with arlo/catalog/latency.py in tests/property/test_latency_table.py.
 #include <gtest/gtest.h>
 
 #include <stdexcept>
@@ -10,35 +11,6 @@ namespace {
 
 RuntimeSpec spec(bool dynamic, std::vector<LatencyPoint> points, std::int32_t max_batch = 1) {
   return {.max_length = 512, .max_batch = max_batch, .capacity = 1, .dynamic = dynamic, .latency = std::move(points)};
-}
-
-TEST(CostModel, StaticTakesTheTimeOfMaxLength) {
-  const CostModel cost(spec(false, {{512, 1, 4000}}));
-  EXPECT_EQ(cost.alone(1), 4000);
-  EXPECT_EQ(cost.alone(512), 4000);
-}
-
-TEST(CostModel, DynamicIsLinearBetweenPointsAndFlatOutside) {
-  const CostModel cost(spec(true, {{384, 1, 3000}, {128, 1, 1000}}));  // sorted by the model
-  EXPECT_EQ(cost.alone(1), 1000);
-  EXPECT_EQ(cost.alone(128), 1000);
-  EXPECT_EQ(cost.alone(256), 2000);
-  EXPECT_EQ(cost.alone(384), 3000);
-  EXPECT_EQ(cost.alone(512), 3000);
-}
-
-TEST(CostModel, BatchesAreLinearBetweenAndProportionalAbove) {
-  const CostModel cost(spec(false, {{512, 1, 1000}, {512, 4, 2500}}, 8));
-  EXPECT_EQ(cost.at(10, 1), 1000);
-  EXPECT_EQ(cost.at(10, 2), 1500);
-  EXPECT_EQ(cost.at(10, 4), 2500);
-  EXPECT_EQ(cost.at(10, 8), 5000);
-  EXPECT_EQ(cost.share(10), 625);  // 5000 / 8
-}
-
-TEST(CostModel, ABatchBelowTheSmallestTakesItsTime) {
-  const CostModel cost(spec(true, {{64, 4, 800}, {128, 4, 1600}}));
-  EXPECT_EQ(cost.alone(96), 1200);
 }
 
 TEST(CostModel, LongTimesAndLengthsDoNotOverflow) {

@@ -1,4 +1,4 @@
-// The emulated engine's configuration: the latency table and the model parameters.
+// The emulated engine's configuration. Latency tables are read and compared in tests/property/test_latency_table.py.
 
 #include <gtest/gtest.h>
 
@@ -10,29 +10,6 @@
 
 namespace arlo::triton {
 namespace {
-
-TEST(LatencyTable, IsLinearBetweenPointsAndConstantOutside) {
-  const LatencyTable table = ParseLatency("64:1:1000,128:1:3000,512:1:4000");
-  EXPECT_EQ(table.at(1, 1), 1'000'000);
-  EXPECT_EQ(table.at(64, 1), 1'000'000);
-  EXPECT_EQ(table.at(96, 1), 2'000'000);
-  EXPECT_EQ(table.at(128, 1), 3'000'000);
-  EXPECT_EQ(table.at(320, 1), 3'500'000);
-  EXPECT_EQ(table.at(9999, 1), 4'000'000);
-  EXPECT_EQ(table.max_length(), 512);
-}
-
-TEST(LatencyTable, BatchesAreLinearBetweenAndGrowPastTheLast) {
-  const LatencyTable table = ParseLatency("64:2:1000,64:4:1600,128:4:2000");
-  EXPECT_EQ(table.at(64, 1), 1'000'000);  // no smaller batch was measured
-  EXPECT_EQ(table.at(64, 3), 1'300'000);
-  EXPECT_EQ(table.at(64, 4), 1'600'000);
-  EXPECT_EQ(table.at(128, 3), 1'500'000);  // batch 2 was measured at 64 only
-  EXPECT_EQ(table.at(64, 8), 3'200'000);
-  EXPECT_EQ(table.max_length(), 128);
-}
-
-TEST(LatencyTable, ZeroMeansAtOnce) { EXPECT_EQ(ParseLatency("64:1:0").at(64, 9), 0); }
 
 TEST(LatencyTable, RefusesWhatIsNotAPoint) {
   for (const char* text : {"", "64", "64:1", "64:1:2:3", "64:1:x", "0:1:5", "64:0:5", "64:1:-1", "64:1:5,", ",64:1:5",

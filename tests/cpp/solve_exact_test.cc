@@ -1,3 +1,4 @@
+// Parts of the exact solver; its optima are held against exhaustive search in tests/property/test_allocation_exact.py.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -75,26 +76,6 @@ TEST(Level, SegmentsCoverEveryNumberOnce) {
   }
 }
 
-TEST(Exact, AgreesWithExhaustiveSearch) {
-  std::mt19937 random(3);
-  for (int round = 0; round < 5000; ++round) {
-    const std::vector<Runtime> runtimes = random_runtimes(random, one_of(random, 1, 5), 2, round % 2 == 0);
-    const int workers = needed(runtimes) + one_of(random, 0, 6);
-    std::vector<int> lower;
-    for (const Runtime& runtime : runtimes) lower.push_back(runtime.lower);
-    double best = std::numeric_limits<double>::infinity();
-    each_allocation(workers, lower, [&](const std::vector<int>& n) { best = std::min(best, eq1(runtimes, n)); });
-
-    const Result result = SolveExact(workers, runtimes, kMany);
-
-    ASSERT_TRUE(result.optimal);
-    ASSERT_EQ(std::accumulate(result.instances.begin(), result.instances.end(), 0), workers);
-    for (std::size_t i = 0; i < lower.size(); ++i) ASSERT_GE(result.instances[i], lower[i]);
-    ASSERT_NEAR(result.objective, eq1(runtimes, result.instances), 1e-11 * (1 + result.objective));
-    ASSERT_NEAR(result.objective, best, 1e-11 * (1 + best)) << "round " << round;
-  }
-}
-
 // The bound is what the proof stands on: never above the optimum, also with few left-over amounts told apart.
 TEST(Relaxation, IsNeverAboveTheOptimum) {
   std::mt19937 random(4);
@@ -138,25 +119,6 @@ TEST(Exact, TiesGoToTheLongestRuntimes) {
   // A longest runtime that gets quicker under load is to be left alone; the next one takes the idle workers.
   const Runtime odd{{{1, 4.0}, {2, 1.0}}, 10, 1, 2};
   EXPECT_EQ(SolveExact(6, {idle, idle, odd}, kMany).instances, (std::vector<int>{0, 5, 1}));
-}
-
-TEST(Exact, EndsWhenTheStatesRunOut) {
-  std::mt19937 random(6);
-  const std::vector<Runtime> runtimes = random_runtimes(random, 12, 40, false);
-  const int workers = needed(runtimes) + 8;
-  const Result hurried = SolveExact(workers, runtimes, 0);
-  const Result proven = SolveExact(workers, runtimes, kMany);
-  EXPECT_FALSE(hurried.optimal);
-  EXPECT_TRUE(proven.optimal);
-  EXPECT_EQ(std::accumulate(hurried.instances.begin(), hurried.instances.end(), 0), workers);
-  EXPECT_GE(hurried.objective, proven.objective);
-  EXPECT_LE(hurried.objective, 1.05 * proven.objective);
-}
-
-TEST(Exact, NothingWhereTheLowerBoundsDoNotFit) {
-  EXPECT_TRUE(SolveExact(3, {{{{1, 1.0}}, 10, 4, 40}}, kMany).instances.empty());
-  EXPECT_TRUE(SolveExact(0, {{{{1, 1.0}}, 10, 0, 0}}, kMany).instances.empty());  // Eq. 7
-  EXPECT_TRUE(SolveExact(3, {}, kMany).instances.empty());
 }
 
 }  // namespace

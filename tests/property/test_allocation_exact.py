@@ -1,4 +1,4 @@
-"""The exact solver against exhaustive search with `flow`, on small problems; tests/cpp/solve_* has larger ones."""
+"""The exact solver against exhaustive search with `flow`, on small problems."""
 
 from __future__ import annotations
 
