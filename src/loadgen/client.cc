@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "loadgen/response_scan.h"
+#include "loadgen/records.h"
 
 namespace arlo::loadgen {
 

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "loadgen/clock.h"
 #include "loadgen/options.h"
 #include "loadgen/plan.h"
 #include "loadgen/records.h"

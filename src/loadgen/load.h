@@ -63,8 +63,7 @@ class Load {
   std::vector<std::thread> threads_;
 };
 
-std::unique_ptr<Load> MakeOpenLoop(const Plan& plan, Client* client, Report* report, std::function<void()> on_finished);
-std::unique_ptr<Load> MakeClosedLoop(const Options& options, const Plan& plan, Client* client, Report* report,
-                                     std::function<void()> on_finished);
+std::unique_ptr<Load> MakeLoad(const Options& options, const Plan& plan, Client* client, Report* report,
+                               std::function<void()> on_finished);
 
 }  // namespace arlo::loadgen

@@ -116,8 +116,7 @@ int Run(const Options& options) {
 
   const pthread_t main_thread = pthread_self();
   const auto finished = [main_thread] { pthread_kill(main_thread, kFinishedSignal); };
-  const std::unique_ptr<Load> load =
-      open ? MakeOpenLoop(plan, &client, &report, finished) : MakeClosedLoop(options, plan, &client, &report, finished);
+  const std::unique_ptr<Load> load = MakeLoad(options, plan, &client, &report, finished);
   const double cpu_before = CpuSeconds();
   // An open loop starts a little later, so that the threads run when the first request is due.
   const Clock::time_point start = Clock::now() + std::chrono::milliseconds(open ? 50 : 0);

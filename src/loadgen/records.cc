@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
+
+#include "base/wire.h"
 
 namespace arlo::loadgen {
 
@@ -35,6 +38,53 @@ void WriteRecords(const std::string& path, std::vector<Record> records) {
             std::fwrite(records.data(), sizeof(Record), records.size(), file) == records.size();
   ok = std::fclose(file) == 0 && ok;
   if (!ok) throw std::runtime_error("cannot write " + path + ": disk full?");
+}
+
+namespace {
+
+// ModelInferResponse.parameters, map<string, InferParameter>; the oneof of InferParameter.
+constexpr uint32_t kParameters = 4;
+constexpr uint32_t kBool = 1, kInt64 = 2, kUint64 = 5;
+
+// An integer or bool parameter; empty for other kinds.
+bool ScanValue(std::string_view bytes, std::optional<int64_t>* value) {
+  wire::Reader reader(bytes);
+  while (reader.next()) {
+    const uint32_t field = reader.field();
+    if (reader.type() == wire::kVarint && (field == kBool || field == kInt64 || field == kUint64)) {
+      *value = static_cast<int64_t>(reader.number());
+    }
+  }
+  return reader.ok();
+}
+
+bool ScanParameter(std::string_view bytes, Record* record) {
+  std::string_view key;
+  std::optional<int64_t> value;
+  wire::Reader reader(bytes);
+  while (reader.next()) {
+    if (reader.is(1, wire::kBytes)) key = reader.bytes();
+    if (reader.is(2, wire::kBytes) && !ScanValue(reader.bytes(), &value)) return false;
+  }
+  if (!value) return reader.ok();
+  if (key == "level") record->level = static_cast<int32_t>(*value);
+  if (key == "max_length") record->max_length = static_cast<int32_t>(*value);
+  if (key == "demoted") record->demoted = *value != 0;
+  if (key == "queue_us") record->queue_us = *value;
+  if (key == "execute_us") record->execute_us = *value;
+  if (key == "total_us") record->total_us = *value;
+  if (key == "computed_tokens") record->computed_tokens = *value;
+  return reader.ok();
+}
+
+}  // namespace
+
+bool ScanResponse(std::string_view bytes, Record* record) {
+  wire::Reader reader(bytes);
+  while (reader.next()) {
+    if (reader.is(kParameters, wire::kBytes) && !ScanParameter(reader.bytes(), record)) return false;
+  }
+  return reader.ok();
 }
 
 }  // namespace arlo::loadgen

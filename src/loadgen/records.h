@@ -1,12 +1,19 @@
 // One record per request, written as a NumPy structured array (.npy), read by arlo/replay/records.py.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace arlo::loadgen {
+
+using Clock = std::chrono::steady_clock;
+
+inline int64_t MicrosSince(Clock::time_point origin, Clock::time_point at) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(at - origin).count();
+}
 
 inline constexpr uint8_t kNotSent = 255;
 
@@ -33,5 +40,9 @@ static_assert(sizeof(Record) == 76);
 
 // Writes those that were sent, ordered by index. Throws std::runtime_error.
 void WriteRecords(const std::string& path, std::vector<Record> records);
+
+// Fills level, max_length, demoted, queue_us, execute_us, total_us and computed_tokens where the response has them.
+// False when the bytes are not a protobuf message.
+bool ScanResponse(std::string_view bytes, Record* record);
 
 }  // namespace arlo::loadgen

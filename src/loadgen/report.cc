@@ -2,34 +2,16 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
+#include <nlohmann/json.hpp>
 
 namespace arlo::loadgen {
 
 namespace {
 
-std::string Quote(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
+using nlohmann::json;
 
-std::string Seconds(double s) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.6f", s);
-  return text;
-}
+// A server's message may have any bytes.
+std::string Line(const json& line) { return line.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 // Messages that differ in their numbers alone, such as predicted times, are of one kind.
 std::string WithoutNumbers(const std::string& message) {
@@ -114,44 +96,48 @@ uint8_t Report::Error(uint8_t code, const std::string& message) {
   return static_cast<uint8_t>(at + 1);
 }
 
-std::string Report::Counters() const {
+json Report::Counters(const char* type) const {
   const uint64_t done = this->done(), sent = this->sent();
-  std::string codes;
+  json codes = json::object();
   for (size_t i = 0; i < kCodes; ++i) {
     const uint64_t n = codes_[i].load(std::memory_order_relaxed);
-    if (n == 0) continue;
-    if (!codes.empty()) codes += ',';
-    codes += '"' + std::to_string(i) + "\":" + std::to_string(n);
+    if (n != 0) codes[std::to_string(i)] = n;
   }
-  return "\"total\":" + std::to_string(total_) + ",\"sent\":" + std::to_string(sent) +
-         ",\"done\":" + std::to_string(done) + ",\"in_flight\":" + std::to_string(sent > done ? sent - done : 0) +
-         ",\"on_time\":" + std::to_string(on_time_.load(std::memory_order_relaxed)) + ",\"codes\":{" + codes +
-         "},\"late_sends\":" + std::to_string(late_sends_.load(std::memory_order_relaxed)) +
-         ",\"max_delay_us\":" + std::to_string(max_delay_us_.load(std::memory_order_relaxed));
+  return {{"type", type},
+          {"total", total_},
+          {"sent", sent},
+          {"done", done},
+          {"in_flight", sent > done ? sent - done : 0},
+          {"on_time", on_time_.load(std::memory_order_relaxed)},
+          {"codes", codes},
+          {"late_sends", late_sends_.load(std::memory_order_relaxed)},
+          {"max_delay_us", max_delay_us_.load(std::memory_order_relaxed)}};
 }
 
 std::string Report::Progress(double t_s) {
   const Histogram::Window recent = latency_.Take();
   const double span = std::max(t_s - last_progress_s_, 1e-3);
   last_progress_s_ = t_s;
-  return "{\"type\":\"progress\",\"t_s\":" + Seconds(t_s) + "," + Counters() +
-         ",\"recent\":{\"answered_per_s\":" + Seconds(static_cast<double>(recent.count) / span) +
-         ",\"p50_us\":" + std::to_string(recent.p50_us) + ",\"p98_us\":" + std::to_string(recent.p98_us) + "}}";
+  json line = Counters("progress");
+  line["t_s"] = t_s;
+  line["recent"] = {{"answered_per_s", static_cast<double>(recent.count) / span},
+                    {"p50_us", recent.p50_us},
+                    {"p98_us", recent.p98_us}};
+  return Line(line);
 }
 
 std::string Report::Final(double duration_s, double cpu_s, bool interrupted, bool undrained) {
-  std::string errors;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const DistinctError& e : errors_) {
-      if (!errors.empty()) errors += ',';
-      errors += "{\"code\":" + std::to_string(e.code) + ",\"message\":" + Quote(e.message) +
-                ",\"count\":" + std::to_string(e.count) + "}";
-    }
+  json line = Counters("done");
+  line["duration_s"] = duration_s;
+  line["cpu_s"] = cpu_s;
+  line["interrupted"] = interrupted;
+  line["undrained"] = undrained;
+  line["errors"] = json::array();
+  const std::lock_guard lock(mutex_);
+  for (const DistinctError& e : errors_) {
+    line["errors"].push_back({{"code", e.code}, {"message", e.message}, {"count", e.count}});
   }
-  return "{\"type\":\"done\"," + Counters() + ",\"duration_s\":" + Seconds(duration_s) +
-         ",\"cpu_s\":" + Seconds(cpu_s) + ",\"interrupted\":" + (interrupted ? "true" : "false") +
-         ",\"undrained\":" + (undrained ? "true" : "false") + ",\"errors\":[" + errors + "]}";
+  return Line(line);
 }
 
 }  // namespace arlo::loadgen

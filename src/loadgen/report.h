@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,7 @@ class Report {
   static constexpr size_t kMaxErrors = 64;
   static constexpr size_t kCodes = 17;
 
-  std::string Counters() const;
+  nlohmann::json Counters(const char* type) const;
 
   const uint64_t total_;
   const int64_t slo_us_;
