@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from arlo.cli import main
-from arlo.cli.plan.inputs import histogram
 from arlo.profiler.format import How, LatencyProfile, Point, RuntimeProfile
 from arlo.traces import Trace, write_csv
 from arlo.workers.emulated.repository import write_emulated_repository
@@ -179,11 +178,6 @@ def test_demand_of_a_trace_and_of_lengths(tmp_path: Path, capsys: pytest.Capture
     found = plan(capsys, "--workers", "10", *PAPER, "--rate", "1000", "--lengths", "tweets", "--rescale", "512")
     assert sum(found["demand"]) == pytest.approx(150)
     assert found["warnings"] == []
-
-
-def test_histograms_by_name() -> None:
-    assert histogram("fixed:7").length.tolist() == [7]
-    assert histogram("uniform:3:5").count.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

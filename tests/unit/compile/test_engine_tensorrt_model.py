@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arlo.compile.repository.triton_config import model_code
 from tests.fakes import pb_utils
 from tests.fakes.gpu import INPUTS, OUTPUTS, FakeCuda, FakeTensorRt, write_plan
 from tests.fakes.pb_utils import InferenceRequest
@@ -132,12 +131,3 @@ def test_a_config_may_leave_outputs_out(tmp_path: Path, monkeypatch: pytest.Monk
     loaded = Loaded(tmp_path, monkeypatch, output=[{"name": "sum", "dims": ["2"]}])
     (response,) = loaded.execute(request(5))
     assert set(arrays(response)) == {"sum"}
-
-
-def test_the_model_code_is_found_where_the_package_lies() -> None:
-    assert {Path(path).name for path in model_code("tensorrt")} == {
-        "batching.py",
-        "model.py",
-        "session.py",
-        "tensors.py",
-    }
