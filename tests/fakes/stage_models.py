@@ -5,7 +5,6 @@ sum:  strip (rows, letters, 2 UINT8), place, page -> total, echo (BYTES: page#pl
 best: label, score -> said (FP32: label and score)
 size: page -> total (letters), echo (BYTES: page#size)
 all:  total (rows, parts, 1 INT64), echo (BYTES: a line of each part) -> lines, sum, text (the lines again)
-tag:  input_ids, attention_mask -> tags of each token: id % 3 is the likeliest
 Pages that begin with ! make `cut` answer nonsense: see _cut.
 """
 
@@ -89,9 +88,6 @@ class TritonPythonModel:
             sum=_of(request, "total").sum((1, 2)).reshape(-1, 1),
             text=np.asarray([*texts, b""], np.object_)[:-1].reshape(-1, 1),
         )
-
-    def _tag(self, request: Any) -> Any:
-        return _answer(tags=np.eye(3, dtype=np.float32)[_of(request, "input_ids") % 3])
 
 
 def _of(request: Any, name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arlo.client import ClientError, DeadlineExceededError, NotFoundError, OverloadedError, Result, TooLongError
+from arlo.client import DeadlineExceededError, NotFoundError, OverloadedError, Result, TooLongError
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.client_twins import KINDS, Twin
 from tests.fakes.serving import served
@@ -110,24 +110,3 @@ def test_refusals(client: Twin, endpoint: str) -> None:
     with Twin("sync", endpoint, model="other") as other:
         with pytest.raises(NotFoundError):
             other.infer([1])
-
-
-def test_the_gateways_own_refusals_inside_a_stream_keep_their_code(client: Twin) -> None:
-    calls = getattr(client.client, "_calls", client.client)
-    codec = calls._core.learn(*_without_limit(client))  # the client no longer knows the longest row
-    assert codec.info.max_length is None
-    items = {getattr(i, "request_id", None) or i.id: i for i in client.stream([[1], [1] * 65, [2]])}
-    assert isinstance(items["1"], ClientError)
-    assert items["1"].code == "INVALID_ARGUMENT"
-    assert "65" in str(items["1"])
-    assert "64" in str(items["1"])
-    assert isinstance(items["0"], Result)
-    assert isinstance(items["2"], Result)
-
-
-def _without_limit(client: Twin) -> tuple[Any, None]:
-    from tritonclient.grpc import service_pb2
-
-    from arlo.client.model import to_server
-
-    return service_pb2.ModelMetadataResponse(**to_server(client.model_info())[0]), None

@@ -1,24 +1,17 @@
-"""What follows the load and the state of workers by itself: scaling, recycling, planning, servers run by others."""
+"""What follows the load and the state of workers by itself: scaling, recycling, planning."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import logging
-import os
-import signal
 from pathlib import Path
 
 import pytest
 
-from arlo.control.pool import make_pool
 from arlo.control.watch import recycler
-from arlo.planning import by_length
-from arlo.planning.allocation.problem import Allocation, AllocationProblem, SolverError
 from arlo.planning.health.creep import CreepDetector
 from tests.fakes.emulated_cluster import (
-    R16,
     R64,
     cluster_of,
     configure,
@@ -104,59 +97,3 @@ async def test_a_worker_that_becomes_slow_is_recycled(
         assert [event["worker"] for event in events(caplog, "worker_crept")] == ["w0", "w2"]
         assert [event["restarting"] for event in events(caplog, "cover_started")] == [["w2"]]
         assert cluster.status().counters["workers_recycled"] == 2
-
-
-class Broken:
-    """A solver that never solves."""
-
-    name = "broken"
-    error: Exception = SolverError("no licence")
-
-    def solve(self, problem: AllocationProblem, *, time_limit_s: float) -> Allocation:
-        raise self.error
-
-
-@pytest.mark.parametrize("error", [SolverError("no licence"), RuntimeError("a fault of the solver")])
-async def test_a_solver_that_fails(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    monkeypatch.setattr(Broken, "error", error)
-    monkeypatch.setattr(by_length, "make_solver", lambda *_, **__: Broken())
-    config = configure(tmp_path, runtime(16, 2), runtime(64, 8), allocation="{16 = 1, 64 = 2}", control="period_s = 1")
-    async with cluster_of(config) as cluster:
-        async with steady_load(endpoint(cluster), lengths=(1, 20)) as load:
-            await seen(lambda: cluster.status().counters["plan_fallbacks"] >= 2, "fallen back twice")
-            await load.more(50)
-        load.check()
-        assert str(error) in events(caplog, "plan_fallback")[0]["error"]
-        assert str(error) in cluster.status().plans[-1].note
-        assert sum(cluster.status().desired.values()) == 3
-
-
-async def test_servers_that_somebody_else_restarts(tmp_path: Path) -> None:
-    config = configure(tmp_path, runtime(16, 2), runtime(64, 4), allocation="{16 = 2, 64 = 1}")
-    theirs = local_pool(config)
-    theirs._run_dir = tmp_path / "theirs"
-    async with theirs:
-        endpoints = tuple(info.endpoint for info in await theirs.workers())
-        workers = dataclasses.replace(config.workers, kind="endpoints", endpoints=endpoints)
-        config = dataclasses.replace(config, workers=workers)
-        async with cluster_of(config, make_pool(config)) as cluster:
-            async with steady_load(endpoint(cluster)) as load:
-                for victim in ("w0", "w2"):
-                    number = next(info.pid for info in await theirs.workers() if info.id == victim)
-                    assert number is not None
-                    loads = cluster.status().counters["loads"]
-                    os.kill(number, signal.SIGKILL)
-                    async with asyncio.timeout(60):
-                        while not all(
-                            info.state == "ready" and info.pid not in (None, number) for info in await theirs.workers()
-                        ):
-                            await asyncio.sleep(0.05)
-                    await seen(lambda loads=loads: cluster.status().counters["loads"] > loads, "loaded again")  # type: ignore[misc]
-                    await settled(cluster)
-                    await load.more(50)
-                # What waited for the server yields to what can be on time, and is answered after it.
-                await seen(lambda: cluster.scheduler.feed.first.queued == 0, "nothing waits any more")
-            load.check()
-            assert cluster.status().observed == {R16: 2, R64: 1}

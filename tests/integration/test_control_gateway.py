@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from arlo import config as configuration
-from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.control.gateway.process import Addresses, GatewayProcess
 from arlo.control.gateway.pulse import answers
@@ -103,32 +101,3 @@ async def test_a_gateway_that_hangs_is_restarted_where_it_was(tmp_path: Path, ca
             "gateway_killed",
             "gateway_died",
         ]
-
-
-async def test_idle_connections_to_the_http_port_do_not_end_a_gateway_that_serves(tmp_path: Path) -> None:
-    """A control plane that takes over asks the data port; /livez may have to wait for others."""
-    config = configuration.parse(CONFIG.replace("linger_s = 0", "linger_s = 20"), base=tmp_path)
-    owner = GatewayProcess(config)
-    addresses = await owner.start()
-    host, _, port = addresses.http.rpartition(":")
-    idle = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
-    try:
-        for _, writer in idle:
-            writer.write(b"GET /livez HTTP/1.1\r\nHost: a\r\n")  # and never the rest
-            await writer.drain()
-        pid = owner.pid
-        assert owner._process is not None
-        assert owner._process._child is not None
-        assert owner._process._child.stdin is not None
-        owner._process._child.stdin.close()  # as when the owner has died
-        began_s = monotonic_s()
-        heir = GatewayProcess(config)
-        assert await heir.start() == addresses
-        assert heir.adopted
-        assert heir.pid == pid
-        assert monotonic_s() - began_s < 5
-        await heir.kill()
-        await owner.wait()
-    finally:
-        for _, writer in idle:
-            writer.close()

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from arlo.catalog.manifest import LatencyPoint, Manifest
-from arlo.profiler import LatencyProfile, ProfileOptions, profile_runtimes, with_profile
-from arlo.profiler.wire import WorkerClient
+from arlo.catalog.manifest import LatencyPoint
+from arlo.profiler import LatencyProfile
 from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import EmulatedRuntime, write_emulated_repository, write_runtimes
 from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
@@ -97,30 +93,6 @@ async def test_static_runtimes_by_batch(tmp_path: Path, mark: str) -> None:
     await nothing_left(mark)
 
 
-async def test_a_dynamic_runtime_shows_its_steps(tmp_path: Path, mark: str) -> None:
-    """Latency in steps of 64 tokens, measured at two lengths a step.
-
-    Steps as high as the overhead that a loaded machine may add is 5 % of, which is what may differ inside one.
-    """
-    table = tuple(
-        LatencyPoint(length=length, batch=1, latency_us=20 * OVERHEAD_US * (1 + (length - 1) // 64))
-        for length in range(32, 257, 32)
-    )
-    dynamic = EmulatedRuntime(name="dyn", max_length=256, max_batch=1, dynamic=True, latency=table)
-    write_runtimes(tmp_path / "emu", model="emu", runtimes=[dynamic])
-    done = arlo_profile(mark, tmp_path, "emu", "--json", "--precision", "0.1", "--max-seconds", "2.5")
-    assert done.returncode == 0, done.stderr
-    profile = LatencyProfile.load(tmp_path / "emu-latency.json")
-    assert json.loads(done.stdout) == json.loads((tmp_path / "emu-latency.json").read_text())
-    check_against_table(profile, {("dyn", point.length, 1): point.latency_us for point in table})
-    steps = profile.runtimes[0].staircase
-    assert steps is not None
-    # Other work on the machine may make a step look like two; tests/unit/profiler/test_staircase.py has the exact ones.
-    assert steps.shape == "steps", profile
-    assert {64, 128, 192, 256} <= set(steps.edges), profile
-    await nothing_left(mark)
-
-
 async def test_interrupted_and_resumed(tmp_path: Path, mark: str) -> None:
     write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 32, 64], latency_ms=[5, 10, 15])
     out = tmp_path / "profile.json"
@@ -179,21 +151,6 @@ async def test_a_runtime_that_does_not_load_is_named(tmp_path: Path, mark: str) 
     await nothing_left(mark)
 
 
-async def test_update_writes_the_manifest(tmp_path: Path, mark: str) -> None:
-    write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 32], latency_ms=[4, 8])
-    done = arlo_profile(mark, tmp_path, "emu", *QUICK, "--runtimes", "emu_len32", "--update")
-    assert done.returncode == 0, done.stderr
-    manifest = Manifest.load(tmp_path / "emu")
-    assert manifest.runtimes[0].latency[0].latency_us == 4000
-    assert manifest.runtimes[1].latency[0].latency_us > 8000
-    rest = arlo_profile(mark, tmp_path, "emu", *QUICK, "--update")
-    assert rest.returncode == 0, rest.stderr
-    profile = LatencyProfile.load(tmp_path / "emu-latency.json")
-    manifest = Manifest.load(tmp_path / "emu")
-    assert with_profile(manifest, profile) == manifest
-    assert manifest.runtimes[0].latency[0].latency_us > 4000
-
-
 async def test_a_worker_that_runs_already(tmp_path: Path, mark: str) -> None:
     """The first endpoint of a configuration; what it had loaded stays loaded, and nothing else is."""
     write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 32], latency_ms=[4, 8])
@@ -232,30 +189,3 @@ async def test_stopped_when_its_worker_has_just_started(tmp_path: Path, mark: st
     await nothing_left(mark)
     assert (tmp_path / "log").read_text() == ""
     assert not (tmp_path / "emu-latency.json").exists()
-
-
-async def test_cancelled_during_a_long_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request under way is given up; when the device is through with it, the pool can be used for another."""
-    write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 32], latency_ms=[10_000, 2])
-    manifest = Manifest.load(tmp_path / "emu")
-    sending = threading.Event()
-    check = WorkerClient.check
-
-    def check_and_tell(*arguments: Any, **options: Any) -> None:
-        sending.set()
-        check(*arguments, **options)
-
-    monkeypatch.setattr(WorkerClient, "check", check_and_tell)
-    async with LocalPool(tmp_path / "emu", workers=1, run_dir=tmp_path / "run", exit_timeout_s=1) as pool:
-
-        async def profile(options: ProfileOptions) -> LatencyProfile:
-            return await profile_runtimes(pool, manifest, device="test", threads=1, options=options)
-
-        task = asyncio.create_task(profile(ProfileOptions()))
-        await asyncio.to_thread(sending.wait)
-        task.cancel()
-        async with asyncio.timeout(5):
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        measured = await profile(ProfileOptions(runtimes=("emu_len32",), max_seconds=1, precision=0.1))
-        assert measured.runtimes[1].points[0].p50_us >= 2000

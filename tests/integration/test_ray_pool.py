@@ -228,14 +228,6 @@ async def test_workers_on_all_nodes_load_infer_and_unload(nodes: Nodes, pool: Ra
     assert {worker.runtimes for worker in (await workers(pool)).values()} == {("m_len16",)}
 
 
-async def test_refusals_say_why(pool: RayPool) -> None:
-    with pytest.raises(WorkerError, match="could not load nowhere"):
-        await pool.load("w0", "nowhere")
-    with pytest.raises(WorkerError, match=r"no worker is called 'w9'; there are: w0, w1, w2, w3"):
-        await pool.load("w9", "m_len16")
-    assert all_ready(await workers(pool))
-
-
 async def test_another_control_plane_is_kept_out(pool: RayPool, make: Callable[..., RayPool]) -> None:
     other = make(workers=4, namespace=pool._cluster.namespace)
     with pytest.raises(WorkerError, match="another control plane commands this worker"):
@@ -278,14 +270,6 @@ async def test_an_actor_that_hangs_is_replaced(make: Callable[..., RayPool]) -> 
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
-
-
-async def test_restart_forgets_what_is_loaded(pool: RayPool) -> None:
-    await pool.load("w3", "m_len16")
-    before = (await workers(pool))["w3"]
-    await pool.restart("w3")
-    after = (await workers(pool))["w3"]
-    assert (after.state, after.runtimes, after.restarts) == ("ready", (), before.restarts + 1)
 
 
 async def test_add_and_remove(pool: RayPool, nodes: Nodes) -> None:
@@ -465,19 +449,6 @@ async def test_a_killed_control_plane_s_workers_are_adopted(
         assert (worker.endpoint, worker.pid, worker.runtimes) == (left["endpoint"], left["pid"], ("m_len16",))
         await adopted.load("w0", "m_len64")
     await until(lambda: not alive(left["pid"]), "its Triton has ended")
-
-
-async def test_with_other_settings_they_are_replaced(
-    nodes: Nodes, pool: RayPool, make: Callable[..., RayPool], repository: Path, tmp_path: Path
-) -> None:
-    namespace = f"arlo-{uuid.uuid4().hex}"
-    async with driver(nodes, repository, tmp_path, namespace, 30) as (process, left):
-        process.kill()
-    async with make(workers=1, namespace=namespace, linger_s=30, threads=2) as renewed:
-        (worker,) = await renewed.workers()
-        assert worker.pid != left["pid"]
-        assert worker.runtimes == ()
-        assert not alive(left["pid"])
 
 
 @pytest.mark.parametrize("linger_s", [0, 2])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ import pytest
 from arlo.client import AsyncClient
 from arlo.client.errors import ClientError
 from arlo.control.gateway.admin import AdminClient
-from arlo.errors import GatewayError
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.processes import marked, nothing_left, until
 from tests.fakes.serving import Serving, arlo, gateway_alone, serving
@@ -160,52 +158,6 @@ async def test_what_lingers_after_sigkill_is_taken_over_and_goes_with_its_new_ow
         await nothing_left(one.mark)
 
 
-async def test_a_worker_killed_under_load_comes_back_and_no_request_fails(folder: Path) -> None:
-    async with serving(folder) as one:
-        async with steady_load(one.ready["grpc"]) as load:
-            victims = {pid: c for pid, c in marked(one.mark).items() if c.split()[0].endswith("tritonserver")}
-            for victim in list(victims)[:2]:
-                os.kill(victim, signal.SIGKILL)
-                await load.more(100)
-            await until(lambda: len(one.events("worker_restarted")) >= 2, "both restarted")
-
-            async with AdminClient(one.ready["admin"]) as admin, asyncio.timeout(30):
-                active = 2  # STATE_ACTIVE
-                async for stats in admin.watch_stats(interval_ms=100):
-                    if [instance.state for instance in stats.instances] == [active] * 3:
-                        break
-            await load.more(100)
-        load.check()
-        found = await asyncio.to_thread(status, one)
-        assert found["stats"]["outcomes"]["failed"] == 0
-        assert found["health"] == "ready"
-        await one.stop()
-
-
-async def test_a_gateway_killed_comes_back_where_it_was_with_the_same_deployment(folder: Path) -> None:
-    async with serving(folder) as one, client_of(one) as client, AdminClient(one.ready["admin"]) as admin:
-        await answer(client, 5)
-        before = await admin.get_deployment()
-        os.kill(one.ready["gateway_pid"], signal.SIGKILL)
-        await until(lambda: one.events("gateway_restarted"), "restarted")
-
-        async def again() -> Any:
-            with contextlib.suppress(GatewayError):
-                deployment = await admin.get_deployment()
-                return deployment if deployment.version else None
-            return None
-
-        async with asyncio.timeout(20):
-            while (after := await again()) is None:
-                await asyncio.sleep(0.02)
-        assert after == before
-        for length in (5, 60):
-            await answer(client, length)
-        restarted = one.events("gateway_restarted")[0]
-        assert (restarted["grpc"], restarted["http"]) == (one.ready["grpc"], one.ready["http"])
-        await one.stop(signal.SIGINT)
-
-
 async def test_a_gateway_of_its_own_outlives_the_control_process(folder: Path) -> None:
     async with gateway_alone(folder / "serve.toml") as addresses:
         text = (folder / "serve.toml").read_text()
@@ -264,32 +216,3 @@ async def test_runtime_that_does_not_load(folder: Path) -> None:
         folder / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(1, 1), fail_load="no such device"
     )
     assert "no such device" in await failed_start(folder, 5)
-
-
-async def test_after_sigkill_with_fewer_workers_configured_the_surplus_goes(folder: Path) -> None:
-    """All of them are taken over, as they serve; then one is drained and ends, and no request of a client fails."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    text = CONFIG.format(port=port) + "[workers]\nthreads = 1\n"  # else their share of the cores is another one
-    (folder / "serve.toml").write_text(text)
-    async with serving(folder) as killed, contextlib.AsyncExitStack() as stack:
-        before = {item["worker"] for item in (await asyncio.to_thread(status, killed))["stats"]["instances"]}
-        assert len(before) == 3
-        async with steady_load(killed.ready["grpc"]) as load:
-            killed.process.kill()
-            await killed.wait()
-            (folder / "serve.toml").write_text(text.replace("{16 = 2, 64 = 1}", "{16 = 1, 64 = 1}"))
-            served = await stack.enter_async_context(serving(folder))
-            await until(lambda: served.events("worker_removed"), "one worker less", timeout_s=40)
-            (event,) = served.events("scaling")
-            assert event["action"] == "remove"
-            assert event["reason"].startswith("3 workers are more than the 2 of the configuration")
-            await load.more(10)
-        load.check()
-        left = {item["worker"] for item in (await asyncio.to_thread(status, served))["stats"]["instances"]}
-        assert left == before - {event["worker"]}
-        await asyncio.sleep(2)  # two more looks at it
-        assert len(served.events("scaling")) == 1
-        await served.stop()
-        await nothing_left(killed.mark)

@@ -21,7 +21,7 @@ from arlo.cli import main
 from arlo.client import AsyncClient
 from arlo.client.errors import ClientError
 from arlo.workers.emulated.repository import write_emulated_repository
-from tests.fakes.processes import marked, nothing_left, until
+from tests.fakes.processes import marked, until
 from tests.fakes.serving import PORTS, Serving, arlo, serving
 
 pytestmark = pytest.mark.integration
@@ -159,22 +159,6 @@ async def test_two_models_with_a_runtime_of_one_name_are_refused(tmp_path: Path)
     assert "both have a runtime embedder_len16" in refused.stderr
 
 
-async def test_after_sigkill_the_next_one_takes_all_models_over(tmp_path: Path) -> None:
-    configured(tmp_path)
-    async with serving(tmp_path) as killed, clients(killed) as (one, two):
-        await asyncio.gather(answer(one, 20), answer(two, 20))
-        killed.process.kill()
-        await killed.wait()
-        await asyncio.gather(answer(one, 200), answer(two, 500))  # nobody keeps it, and it serves
-        async with serving(tmp_path) as served:
-            assert served.ready["grpc"] == killed.ready["grpc"]
-            await until(lambda: served.events("serving"), "the log of the second run")
-            assert served.events("serving")[0]["resumed"] is True
-            await asyncio.gather(answer(one, 20), answer(two, 20))
-            await served.stop()
-        await nothing_left(killed.mark)
-
-
 # --- workers of their own ---
 
 
@@ -240,37 +224,6 @@ async def test_workers_move_to_the_model_that_needs_them_and_none_is_ever_withou
         await until(lambda: served.events("worker_restarted"), "a restart")
         await asyncio.wait_for(patient(one), 40)
         await asyncio.gather(answer(two, 300), answer(one, 30))
-        await served.stop()
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["together", "apart"])
-async def test_workers_are_added_for_whichever_model_is_late(tmp_path: Path, own: bool) -> None:
-    """The second model's requests take two thirds of its SLO: a worker is added, and serves."""
-    keys = ('policy = "target"', "max_workers = 4", "scale_out_share = 0.1", "scale_in_share = 0.01", "cooldown_s = 2")
-    scaling = "\n".join(("[scaling]", *keys)) + "\n"
-    if own:
-        dedicated(tmp_path, scaling)
-    else:
-        configured(tmp_path)
-        (tmp_path / "serve.toml").write_text((tmp_path / "serve.toml").read_text() + scaling)
-    async with serving(tmp_path) as served, clients(served) as (one, two):
-        stop = asyncio.Event()
-        jobs = [asyncio.create_task(load(two, 512, stop)) for _ in range(24)]
-        jobs += [asyncio.create_task(load(one, 16, stop))]
-
-        async def workers() -> int:
-            return len(await asyncio.to_thread(placement, served))
-
-        before = await workers()
-
-        async def more() -> bool:
-            found = await asyncio.to_thread(placement, served)
-            return len(found) > before and all(found.values())
-
-        await until(more, "another worker that serves", timeout_s=60)
-        assert any(event["action"] == "add" for event in served.events("scaling"))
-        stop.set()
-        assert min(await asyncio.gather(*jobs)) > 5
         await served.stop()
 
 

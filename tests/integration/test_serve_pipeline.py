@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,29 +18,11 @@ from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 from tests.fakes.processes import nothing_left
 from tests.fakes.replayed import write_replayed_repository
 from tests.fakes.serving import serving
-from tests.integration.gateway.piped import NAME, WISHED, arrays_of, check_cascade_like, request_of, short
-from tests.integration.gateway.replayed import recorded, request_of_rows, write_stages
+from tests.integration.gateway.piped import arrays_of, short
+from tests.integration.gateway.replayed import recorded, request_of_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-FLOW = f"""\
-[flow]
-name = "{NAME}"
-slo_ms = 1000
-[[flow.stage]]
-name = "topic"
-variants = [{{repository = "small", accuracy = 0.8}}, {{repository = "middle", accuracy = 0.9}}]
-[[flow.stage]]
-name = "tags"
-variants = [{{repository = "large", accuracy = 0.95}}]
-[[flow.edge]]
-from = "topic"
-to = "exit"
-when = {{score = "calibrated_max", at_least = 0.7, share = 0.5}}
-[[flow.edge]]
-from = "topic"
-to = "tags"
-"""
 SERVE = """\
 [pipeline]
 flow = "flow.toml"
@@ -138,42 +119,6 @@ async def test_demand_moves_the_plan_to_faster_variants_and_back(tmp_path: Path)
         await until(20, lambda: all("sure" in route for route, _ in answered[before:]) and len(answered) > before + 20)
         await asyncio.gather(*asked)
         assert len(answered) == len(asked)
-        served.process.terminate()
-        assert await served.wait() == 0
-        await nothing_left(served.mark)
-
-
-async def test_a_flow_is_served(tmp_path: Path) -> None:
-    write_stages(tmp_path, apart=True)
-    (tmp_path / "flow.toml").write_text(FLOW)
-    (tmp_path / "serve.toml").write_text(SERVE)
-    async with serving(tmp_path) as served:
-        assert served.ready["model"] == served.ready["pipeline"] == NAME
-        records = list(range(40))
-        async with grpc.aio.insecure_channel(served.ready["grpc"]) as channel:
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            answer = await stub.ModelInfer(request_of([short(r) for r in records], WISHED), timeout=20)
-        inner = f"{NAME}.topic.", f"{NAME}.tags."
-        check_cascade_like(answer, records, prefixes=inner)
-        status = await asyncio.create_subprocess_exec(
-            *(
-                sys.executable,
-                "-m",
-                "arlo.cli",
-                "top",
-                "--once",
-                "--admin",
-                served.ready["admin"],
-                "--model",
-                NAME,
-                "--json",
-            ),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        out, _ = await status.communicate()
-        assert status.returncode == 0
-        said = json.loads(out)
-        assert '"stage": "tags"' in json.dumps(said)
         served.process.terminate()
         assert await served.wait() == 0
         await nothing_left(served.mark)

@@ -13,7 +13,7 @@ import pytest
 from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.cli.recommend import recommended
 from arlo.client import Client
-from arlo.workers.emulated.repository import EmulatedRuntime, write_emulated_repository, write_runtimes
+from arlo.workers.emulated.repository import EmulatedRuntime, write_runtimes
 from tests.fakes.serving import arlo, served
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -111,23 +111,3 @@ def test_what_nobody_measured_is_measured_first(tmp_path: Path) -> None:
     assert measured.recommendation is not None
     assert measured.recommendation.device == "emulated"
     assert arlo("config", "check", tmp_path / "serve.toml").stdout.splitlines()[1].startswith("  serving ")
-
-
-def test_what_memory_holds_is_served_together(tmp_path: Path) -> None:
-    """Workers that have memory for two runtimes of three, and refuse to load more."""
-    manifest = write_emulated_repository(
-        tmp_path / "repository", model="emu", max_lengths=(16, 32, 64), latency_ms=(1.6, 3.2, 6.4), memory_mb=100
-    )
-    assert [runtime.memory_mb for runtime in manifest.runtimes] == [100, 100, 100]
-    told = CONFIG.format(runtimes="recommended").replace("count = 2", "count = 2\nmemory_mb = 250")
-    (tmp_path / "serve.toml").write_text(told)
-    with served(tmp_path, ARLO_EMULATED_MEMORY_MB="250") as ready:
-        assert ready["runtimes"]["serve"] == "dynamic"
-        assert "of 3 runtimes these fit best, 200 of 250 MB" in ready["runtimes"]["why"]
-        with Client(ready["grpc"], model="emu") as client:
-            for length in (1, 16, 17, 32, 33, 64):
-                ids = np.arange(1, length + 1)
-                assert client.infer(ids)["embedding"].tolist() == [float(ids.sum())] * 4
-        deployment = status(ready)["deployment"]
-        assert [runtime["name"] for runtime in deployment["runtimes"]] == ["emu_len32", "emu_len64"]
-        assert [instance["runtime"] for instance in deployment["instances"]] == ["emu_bundle", "emu_bundle"]

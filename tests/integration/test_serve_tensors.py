@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import pytest_asyncio
 import tritonclient.grpc.aio as triton
@@ -22,8 +21,6 @@ from tests.fakes.tensor_stages import (
     SERVE,
     SUM,
     inputs_of,
-    kill_under_load,
-    leave_under_way,
     nothing_left,
 )
 
@@ -116,22 +113,6 @@ async def test_pages_become_rows(client: Any, served: Serving) -> None:
     await nothing_left(served, MODELS)
 
 
-async def test_requests_that_do_not_fit(client: Any) -> None:
-    wrong = triton.InferInput("page", [1, 2], "BYTES")
-    wrong.set_data_from_numpy(np.asarray([[b"a", b"b"]], np.object_))
-    other = triton.InferInput("page", [1, 1], "FP32")
-    other.set_data_from_numpy(np.ones((1, 1), np.float32))
-    for given, what in (
-        ([wrong], "[rows, 1] is needed"),
-        ([other], "datatype"),
-        ([], "missing"),
-        ([*inputs_of([b"a"]), *inputs_of([b"a"])], "twice"),
-    ):
-        with pytest.raises(InferenceServerException, match="INVALID_ARGUMENT") as raised:
-            await client.infer("pages", given)
-        assert what in str(raised.value)
-
-
 async def test_nonsense_of_a_stage(client: Any, served: Serving) -> None:
     """A stage that answers what cannot be: its row fails and says why, rows beside it do not."""
     for page, what in (
@@ -147,31 +128,4 @@ async def test_nonsense_of_a_stage(client: Any, served: Serving) -> None:
             await ask(client, [page])
         check(await beside, [b"ab|cde"] * 3)
     check(await ask(client, [b"after|all"]), [b"after|all"])
-    await nothing_left(served, MODELS)
-
-
-async def test_limits_of_a_page(client: Any, served: Serving) -> None:
-    with pytest.raises(InferenceServerException, match=r"RESOURCE_EXHAUSTED.*max_bytes \(100000\)"):
-        await ask(client, [b"!huge"])
-    with pytest.raises(InferenceServerException, match=r"RESOURCE_EXHAUSTED.*max_bytes \(100000\)"):
-        await ask(client, [b"a" * 100_001])
-    many = await ask(client, [b"|".join([b"a"] * 60)], ("sum.row", "children"))
-    assert many.as_numpy("children").tolist() == [42]  # of 60 parts the first 40, and two labels
-    await nothing_left(served, MODELS)
-
-
-async def test_clients_that_leave(client: Any, served: Serving) -> None:
-    """What they asked for ends at all stages, and others are answered."""
-    await leave_under_way(served, lambda: ask(client, [b"!slow|ab|cd"] * 4), stage=0)
-    check(await ask(client, [b"ab|c"]), [b"ab|c"])
-    await nothing_left(served, MODELS)
-
-
-async def test_a_killed_worker(client: Any, served: Serving) -> None:
-    """kill -9 of a worker with pages under way: each is answered once, and rightly."""
-
-    async def right(pages: list[bytes]) -> None:
-        check(await ask(client, pages), pages)
-
-    await kill_under_load(served, right)
     await nothing_left(served, MODELS)

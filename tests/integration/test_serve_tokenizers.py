@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -14,13 +13,12 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-import tritonclient.grpc.aio as triton
 
 from arlo.compile import CompileOptions, compile_model
 from arlo.compile.quiet import known_noise_silenced
 from arlo.workers.ports import free_port
 from tests.fakes.odd_texts import odd_texts
-from tests.fakes.processes import marked, until
+from tests.fakes.processes import marked
 from tests.fakes.serving import Serving, serving
 from tests.fakes.tiny_model import MAX_TOKENS, write_tiny
 
@@ -148,49 +146,6 @@ async def test_long_texts_are_refused_cut_or_taken_in_pieces(cluster: Cluster) -
     np.testing.assert_allclose(pieces.json()[1], original.encode("short", normalize_embeddings=True), atol=1e-4)
 
 
-async def test_pairs_are_ranked(cluster: Cluster) -> None:
-    texts = ["the Nile", "a city of bridges", "rain, and 雨 again"]
-    ranked = await cluster.post("/rerank", query="which river", texts=texts, raw_scores=True)
-    assert ranked.status_code == 200, ranked.text
-    with known_noise_silenced():
-        import torch
-        import transformers
-
-        network = transformers.AutoModelForSequenceClassification.from_pretrained(str(cluster.folder / "reranker"))
-        wanted = []
-        for text in texts:
-            made = cluster.tokenizer("reranker").encode("which river", text)
-            with torch.no_grad():
-                given = {
-                    "input_ids": [made.ids],
-                    "token_type_ids": [made.type_ids],
-                    "attention_mask": [[1] * len(made)],
-                }
-                wanted.append(float(network.eval()(**{k: torch.tensor(v) for k, v in given.items()}).logits[0, 0]))
-    got = {each["index"]: each["score"] for each in ranked.json()}
-    np.testing.assert_allclose([got[i] for i in range(3)], wanted, atol=1e-4)
-
-
-async def test_text_over_grpc(cluster: Cluster) -> None:
-    texts = odd_texts(6)
-    wanted = cluster.original("Unigram").encode(texts, normalize_embeddings=True)
-    async with triton.InferenceServerClient(cluster.serving.ready["grpc"]) as client:
-        given = triton.InferInput("text", [len(texts), 1], "BYTES")
-        given.set_data_from_numpy(np.array([[text.encode()] for text in texts], dtype=np.object_))
-        answer = await client.infer("Unigram", [given], parameters={"truncate": "END"})
-        got = answer.as_numpy("sentence_embedding")
-
-        async def requests() -> AsyncIterator[dict[str, Any]]:
-            for _ in range(3):
-                yield {"model_name": "Unigram", "inputs": [given], "parameters": {"truncate": "END"}}
-
-        streamed = [result async for result, error in client.stream_infer(requests()) if error is None]
-    np.testing.assert_allclose(got / np.linalg.norm(got, axis=1, keepdims=True), wanted, atol=1e-4)
-    assert len(streamed) == 3
-    for each in streamed:
-        np.testing.assert_allclose(each.as_numpy("sentence_embedding"), got, atol=1e-5)
-
-
 async def test_a_helper_that_is_killed_costs_no_answer(cluster: Cluster) -> None:
     (first,) = (await cluster.post("/embed", model="BPE", inputs="here")).json()
     killed: set[int] = set()
@@ -218,43 +173,3 @@ async def test_a_helper_that_is_killed_costs_no_answer(cluster: Cluster) -> None
             assert "ended" in answer.json()["error"]
     assert sum(answer.status_code == 200 for answer in answers) > len(answers) / 2
     assert not killed & set(cluster.helpers())
-
-
-async def test_helpers_that_hang_cost_their_requests_time_alone(cluster: Cluster) -> None:
-    await cluster.post("/embed", model="BPE", inputs="here")
-    stopped: set[int] = set()
-
-    def stop() -> None:
-        for pid in cluster.helpers():
-            os.kill(pid, signal.SIGSTOP)
-            stopped.add(pid)
-
-    stop()
-    try:
-        headers = {"x-request-timeout-ms": "700"}
-        late = await asyncio.gather(
-            *(cluster.client.post("/embed", json={"model": "BPE", "inputs": "x"}, headers=headers) for _ in range(4))
-        )
-        assert {answer.status_code for answer in late} <= {504, 200}  # a second helper may have been started for them
-        ids = await cluster.post("/embed", model="BPE", inputs=[[1, 5, 3]])  # needs none
-        assert ids.status_code == 200
-        stop()
-        with contextlib.suppress(httpx.ReadTimeout):  # here, too
-            await cluster.client.post("/embed", json={"model": "BPE", "inputs": "gone"}, timeout=0.1)
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-
-    async def answers() -> bool:
-        return (await cluster.post("/embed", model="BPE", inputs="here")).status_code == 200
-
-    await until(answers, "an answer after helpers went on")
-
-
-async def test_what_is_no_text_is_refused(cluster: Cluster) -> None:
-    async with triton.InferenceServerClient(cluster.serving.ready["grpc"]) as client:
-        given = triton.InferInput("text", [1, 1], "BYTES")
-        given.set_data_from_numpy(np.array([[b"\xff\xfe"]], dtype=np.object_))
-        with pytest.raises(Exception, match="UTF-8"):
-            await client.infer("BPE", [given])
-    assert (await cluster.post("/embed", model="BPE", inputs="here")).status_code == 200

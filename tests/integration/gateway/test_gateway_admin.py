@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-import sys
 from typing import Any
 
 import grpc
@@ -15,7 +12,6 @@ import pytest
 from arlo import proto
 from arlo.clock import monotonic_s, unix_s
 from tests.fakes.gateway import ACTIVE, Gateway
-from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, one_row, request_of
 from tests.integration.gateway.load import Load
@@ -80,17 +76,6 @@ async def test_a_bad_deployment_is_refused_by_the_name_of_its_field(workers: Wor
     assert (error.code(), error.details()) == (INVALID, "instances: 'w0.64' names unknown runtime 'x'")
     assert await in_force(gateway) == before
     check(await gateway.infer(request_of(example(100))), example(100))
-
-
-async def test_what_only_the_policy_refuses_changes_nothing(workers: Workers, start: Any) -> None:
-    """`uniform` takes runtimes of one max_length only, which is found out after other runtimes were taken."""
-    async with start(workers.deployment("emu", [(0, 512)]), dispatch={"policy": "uniform"}) as gateway:
-        mixed = workers.deployment("emu", [(0, 512), (1, 64)], version=2)
-        error = await refused(gateway.call("Apply", deployment=mixed))
-        assert error.code() == INVALID
-        assert (error.details() or "").startswith("runtimes: ")
-        check(await gateway.infer(request_of(example(100))), example(100))
-        await gateway.apply(workers.deployment("emu", [(0, 512), (1, 512)], version=2))
 
 
 @pytest.mark.sanitized
@@ -259,46 +244,3 @@ async def test_watching(gateway: Gateway) -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="interval_ms must be 100 to 60000"):
             await gateway.watch(interval_ms=interval_ms).read()
     assert len([stats async for stats in gateway.watch(once=True)]) == 1
-
-
-CONTROL = """
-import sys
-import grpc
-from arlo import proto
-deployment = proto.message("Deployment").FromString(sys.stdin.buffer.read())
-with grpc.insecure_channel(sys.argv[1]) as channel:
-    channel.unary_unary(
-        "/arlo.v1.Admin/Apply", lambda m: m.SerializeToString(), proto.message("ApplyReply").FromString
-    )(proto.message("ApplyRequest")(deployment=deployment))
-    watch = channel.unary_stream(
-        "/arlo.v1.Admin/WatchStats", lambda m: m.SerializeToString(), proto.message("Stats").FromString
-    )(proto.message("WatchStatsRequest")(interval_ms=100))
-    for stats in watch:
-        print(stats.deployment_version, flush=True)
-"""
-
-
-async def test_the_gateway_goes_on_without_the_control_process(workers: Workers, start: Any) -> None:
-    async with start() as gateway:
-        control = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", CONTROL, gateway.admin),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert control.stdin is not None
-        assert control.stdout is not None
-        control.stdin.write(workers.deployment("emu", [(0, 128), (1, 512)], version=5).SerializeToString())
-        control.stdin.close()
-        assert await asyncio.wait_for(control.stdout.readline(), 30) == b"5\n"
-        await gateway.stats_when(lambda stats: [i.state for i in stats.instances] == [ACTIVE] * 2, "active")
-        async with Load(gateway) as load:
-            os.kill(control.pid, signal.SIGKILL)
-            assert await control.wait() == -signal.SIGKILL
-            await load.more(200)
-            # Workers are still watched and ejected, and a new control process finds what is in force.
-            os.kill(await workers.pid(0), signal.SIGKILL)
-            await gateway.stats_when(lambda stats: stats.ejections == 1, "ejected")
-            await load.more(100)
-        assert (await in_force(gateway)).version == 5
-        await workers.whole()
-        await until(lambda: len(gateway.logged("instance_joined")) == 3, "it is back")

@@ -6,12 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2_grpc
 
-from arlo.clock import monotonic_s
 from tests.fakes.gateway import Gateway, split_of
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.conftest import LENGTHS
@@ -83,21 +80,6 @@ async def test_1000_mixed_requests(gateway: Gateway) -> None:
     assert after.tokens - before.tokens == sum(sum(sent.lengths) for sent in examples)
 
 
-@pytest.mark.parametrize("policy", ["rs", "eft"])  # that of the others is late
-async def test_another_policy_gives_the_same_answers(workers: Workers, start: Any, policy: str) -> None:
-    deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)], inflight_limit=2)
-    async with start(deployment, dispatch={"policy": policy}) as gateway:
-        await answer_all(gateway, mixed(100, seed=2))
-
-
-@pytest.mark.sanitized
-async def test_several_threads(workers: Workers, start: Any) -> None:
-    """A connection belongs to one of the gateway's queues; instances and the scheduler are common to all."""
-    deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)], inflight_limit=2)
-    async with start(deployment, threads=4) as gateway:
-        await answer_on_many_connections(gateway, 200)
-
-
 async def test_dynamic_runtimes_are_not_padded(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("dyn", [(0, 128), (1, 512)])) as gateway:
         await answer_all(gateway, mixed(100, seed=4), model="dyn")
@@ -115,15 +97,6 @@ async def test_tritons_own_batching(workers: Workers, start: Any) -> None:
         rows = (await gateway.stats()).outcomes
     executions = await workers.executions(0, "joined_len64") - before
     assert executions < (rows.on_time + rows.late) / 2
-
-
-@pytest.mark.sanitized
-async def test_large_answers(workers: Workers, start: Any) -> None:
-    """Far above what is copied into one piece: tensors are handed on by reference, with zeros between the rows."""
-    dims = {"token_dims": 384}
-    async with start(workers.deployment("wide", [(0, 512)])) as gateway:
-        for sent in (example(512), example(1, 512, 3, 200), example(7, outputs=("embedding",))):
-            check(await gateway.infer(request_of(sent, model="wide")), sent, model="wide", **dims)
 
 
 async def test_the_largest_batch(gateway: Gateway) -> None:
@@ -144,17 +117,6 @@ async def test_idle_every_row_goes_to_its_ideal_level(gateway: Gateway) -> None:
             assert (split.level, split.computed_tokens, split.demoted) == (level, longest, 0), f"length {length}"
     split = split_of(await gateway.infer(request_of(example(1, 65, 129))))
     assert (split.level, split.computed_tokens, split.demoted) == (2, 64 + 128 + 256, 0)
-
-
-async def test_the_split_of_the_time(gateway: Gateway) -> None:
-    for length, latency_us in ((1, 1000), (512, 3000)):
-        sent_s = monotonic_s()
-        split = split_of(await gateway.infer(one_row(length)))
-        took_us = (monotonic_s() - sent_s) * 1e6
-        assert split.execute_us >= latency_us
-        assert split.queue_us >= 0
-        assert split.queue_us + split.execute_us <= split.total_us + 2  # each is cut to whole microseconds
-        assert split.total_us <= took_us
 
 
 async def test_waiting_counts_as_queue_time(workers: Workers, start: Any) -> None:
@@ -186,28 +148,3 @@ async def test_demotion_under_load(workers: Workers, start: Any) -> None:
     assert [level.demoted for level in stats.levels] == [0, len(demoted)]
     assert stats.computed_tokens == sum(split.computed_tokens for split in splits)
     assert stats.tokens == 60
-
-
-async def test_inflight_limit_keeps_the_rest_in_the_gateway(workers: Workers, start: Any) -> None:
-    async with start(workers.deployment("slow", [(0, 64)], inflight_limit=2)) as gateway:
-        calls = [asyncio.ensure_future(gateway.infer(one_row(5, model="slow"))) for _ in range(5)]
-        stats = await gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 5, "all have come")
-        assert (stats.in_flight, stats.queued) == (2, 3)
-        assert (stats.instances[0].in_flight, stats.instances[0].queued) == (2, 3)
-        await asyncio.gather(*calls)
-
-
-async def answer_on_many_connections(gateway: Gateway, count: int) -> None:
-    """A connection each, a request on every one at once; answers are checked."""
-    channels = [
-        grpc.aio.insecure_channel(gateway.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(count)
-    ]
-    try:
-        examples = [example(1 + 37 * number % 512, seed=number) for number in range(count)]
-        stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in channels]
-        calls = [stub.ModelInfer(request_of(sent)) for stub, sent in zip(stubs, examples, strict=True)]
-        for call, sent in zip(calls, examples, strict=True):
-            check(await call, sent)
-    finally:
-        for channel in channels:
-            await channel.close()

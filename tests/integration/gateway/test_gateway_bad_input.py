@@ -1,10 +1,9 @@
 """Bad input: each has a clear error, none hurts the gateway. Every single refusal of a request and its words are in
-tests/cpp/gateway_faults_test.cc; here one of each place that refuses, and what is no request at all."""
+tests/cpp/gateway_faults_test.cc; here one of each place that refuses."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -108,13 +107,6 @@ async def test_malformed_protobuf_to_the_other_methods(gateway: Gateway) -> None
     assert (await gateway.stub.ModelConfig(service_pb2.ModelConfigRequest(name="emu"))).config.name == "emu"
 
 
-async def test_unknown_methods(gateway: Gateway) -> None:
-    for path in ("/inference.GRPCInferenceService/Nothing", "/a.b.C/D", "/x"):
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await gateway.channel.unary_unary(path)(b"", timeout=10)
-        assert raised.value.code() == UNIMPLEMENTED
-
-
 async def test_text_that_is_not_utf8_or_long_leaves_a_stream_readable(gateway: Gateway) -> None:
     """Error messages quote the client; what it sent may not be text, or be cut in the middle of a character."""
     call = gateway.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
@@ -135,61 +127,3 @@ async def test_text_that_is_not_utf8_or_long_leaves_a_stream_readable(gateway: G
         answer = service_pb2.ModelStreamInferResponse.FromString(await asyncio.wait_for(call.read(), 10))
         assert answer.error_message.startswith(("[INVALID_ARGUMENT] ", "[NOT_FOUND] "))
     call.cancel()
-
-
-# --- not gRPC at all --------------------------------------------------------------------------------------------------
-
-
-def talk(address: str, data: bytes) -> bytes:
-    """Send bytes on a connection of its own, and read until the other side has enough; at most a second."""
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=1) as connection:
-        received = b""
-        try:
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            while chunk := connection.recv(65536):
-                received += chunk
-        except OSError:
-            pass  # it may well hang up on us
-    return received
-
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-
-
-async def test_bytes_that_are_not_grpc(gateway: Gateway) -> None:
-    random = np.random.default_rng(0)
-    garbage = [random.bytes(int(size)) for size in random.integers(1, 20_000, 30)]
-    other = [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + random.bytes(500),  # TLS
-        PREFACE,
-        PREFACE + random.bytes(5000),
-        PREFACE + SETTINGS + random.bytes(5000),
-        PREFACE + SETTINGS + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + random.bytes(100),  # a frame of 16 MB
-        PREFACE + SETTINGS + b"\x00\x00\x04\x01\x05\x00\x00\x00\x01" + b"\xff\xff\xff\xff",  # headers that do not parse
-        PREFACE + SETTINGS * 2000,
-        PREFACE + SETTINGS + b"\x00\x00\x08\x06\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" * 500,  # pings
-    ]
-    for port in (gateway.grpc, gateway.admin, gateway.http):
-        await asyncio.gather(*(asyncio.to_thread(talk, port, data) for data in garbage + other))
-    check(await gateway.infer(request_of(example(100))), example(100))
-    assert (await gateway.stats()).deployment_version == 1
-
-
-async def test_connections_that_say_nothing(gateway: Gateway) -> None:
-    """Half-open and idle connections take nothing from others."""
-    host, port = gateway.grpc.rsplit(":", 1)
-    silent = [socket.create_connection((host, int(port))) for _ in range(200)]
-    try:
-        for number, connection in enumerate(silent):
-            if number % 2:
-                connection.sendall(PREFACE[: number % len(PREFACE)])
-        for seed in range(5):
-            check(await gateway.infer(request_of(example(100, seed=seed)), timeout=5), example(100, seed=seed))
-    finally:
-        for connection in silent:
-            connection.close()
-    check(await gateway.infer(request_of(example(100))), example(100))

@@ -181,18 +181,6 @@ async def test_of_a_batch_that_fails_the_bad_row_is_found(workers: Workers, star
         assert len(odd[0].requests) <= 2 + 2 * 3  # halves of halves
 
 
-async def test_a_bad_row_fails_alone_on_two_workers_and_blames_none(workers: Workers, start: Any) -> None:
-    async with cluster(workers, start, *[fails_on(POISON)] * 3) as (gateway, odd):
-        for number in range(1, 5):
-            with pytest.raises(grpc.aio.AioRpcError, match=r"row 3: .*cannot look at token 30666"):
-                await gateway.infer(poisoned(5, 6, 7, 8, model=MODEL), timeout=10)
-            await asyncio.gather(*(infer(gateway, 8, seed=seed) for seed in range(6)))
-            stats = await gateway.stats_when(lambda stats: stats.in_flight == 0, "idle")
-            assert (stats.outcomes.on_time, stats.outcomes.failed, stats.ejections) == (6 * number, 4 * number, 0)
-        bad = [r for worker in odd for r in worker.requests if POISON in tensors_of(r)["input_ids"]]
-        assert sum(request.inputs[0].shape[0] == 1 for request in bad) <= 3 * 4
-
-
 @pytest.mark.sanitized
 async def test_a_worker_that_dies_of_a_row_takes_no_other_along(workers: Workers, start: Any) -> None:
     """Three workers at most die of it, as max_attempts says; by the third it is alone."""
@@ -269,27 +257,6 @@ async def test_whatever_happens_every_request_is_answered_once_and_rightly(worke
         assert {end for end in ends if end.startswith("bad")} == {"bad: INTERNAL"}
         assert ends["well: INTERNAL"] <= 3 + total / 2000  # alone, and on two workers
         assert max(max(rows_of(worker)) for worker in odd) == 8
-
-
-@pytest.mark.sanitized
-async def test_a_bundle_runs_each_row_where_it_costs_least(workers: Workers, start: Any) -> None:
-    """On a real worker that has all runtimes loaded."""
-    deployment = workers.deployment("emu", [(0, 64), (0, 128), (0, 256), (0, 512)], inflight_limit=1)
-    del deployment.instances[1:]
-    deployment.bundles.add(name="emu_all", runtimes=[runtime.name for runtime in deployment.runtimes])
-    deployment.instances[0].runtime = "emu_all"
-    async with start(deployment) as gateway:
-        for length, level in ((5, 0), (64, 0), (65, 1), (256, 2), (257, 3), (512, 3)):
-            sent = example(length, seed=length)
-            answer = await gateway.infer(request_of(sent), timeout=10)
-            check(answer, sent)
-            split = split_of(answer)
-            assert (split.level, split.computed_tokens, split.demoted) == (level, (64, 128, 256, 512)[level], 0)
-        sent = example(*range(1, 40, 3), 500, 130)
-        check(await gateway.infer(request_of(sent), timeout=10), sent)
-        stats = await gateway.stats()
-        assert [instance.runtime for instance in stats.instances] == ["emu_all"]
-        assert [level.instances for level in stats.levels] == [1, 1, 1, 1]
 
 
 @pytest.mark.sanitized

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import struct
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,12 +17,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tritonclient.grpc import service_pb2
 
-from arlo.client import AsyncClient, Classification, InvalidRequestError
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
     BATCHES,
     CLS,
-    REASONS,
     RECORDS,
     STAGES,
     Plan,
@@ -217,29 +212,6 @@ async def test_token_ids_are_refused(workers: Workers, start: Any) -> None:
         assert (await gateway.stats("kinds")).outcomes.rejected == 3
 
 
-async def test_clients_see_one_model(workers: Workers, start: Any) -> None:
-    """The SDK and the HTTP API."""
-    records = NAMED[:24]
-    ends = stages_of(records).tolist()
-    labels = [f"label{said(end, [record])[0].argmax()}" for record, end in zip(records, ends, strict=True)]
-    async with start(mixed(workers), dispatch=BATCHES) as gateway:
-        async with AsyncClient(gateway.grpc, model="kinds") as client:
-            found = await client.classify(texts_of(records), batch_rows=16)
-            assert [(each.stage, each.label) for each in found] == list(zip(ends, labels, strict=True))
-            names = ["logits", "cascade_stage"]
-            check((await client.infer_batch(texts_of(records, 90), truncate=True, outputs=names)).outputs, records)
-            async for position, one in client.classify_stream(texts_of(records)):
-                assert isinstance(one, Classification)
-                assert not one.final or (one.stage, one.label) == (ends[position], labels[position])
-            with pytest.raises(InvalidRequestError, match="takes texts, not token ids"):
-                await client.infer([CLS, 1, 2])
-        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=60) as http:
-            inputs = [[text] for text in texts_of(records)]
-            answer = await http.post("/predict", json={"inputs": inputs, "model": "kinds"})
-            assert answer.status_code == 200, answer.text
-            assert [row[0]["label"] for row in answer.json()] == labels
-
-
 async def test_shadows_are_in_the_words_of_the_last_stage(workers: Workers, start: Any) -> None:
     own = {"shadow_share": 1.0, "shadow_max_busy": 1.0, "drift_epsilon": 0.9}
     plans = {"usual": Plan(), "ahead": Plan(((1.0001, 1.0001),))}
@@ -258,38 +230,6 @@ async def test_shadows_are_in_the_words_of_the_last_stage(workers: Workers, star
         for row in rows:
             record = last[np.array(row.said[-1].logits, np.float32).tobytes()]
             np.testing.assert_array_equal(row.said[0].logits, said(0, [record])[0])
-
-
-async def test_stages_come_and_go(workers: Workers, start: Any) -> None:
-    async with start(mixed(workers), dispatch=BATCHES) as gateway:
-        stop = asyncio.Event()
-        reasons: Counter[str] = Counter()
-        rows = 0
-
-        async def client(seed: int) -> None:
-            nonlocal rows
-            random = np.random.default_rng(seed)
-            while not stop.is_set():
-                records = random.choice(NAMED, 6).tolist()
-                outputs = arrays_of(await ask(gateway, records, int(random.integers(0, 20))))
-                for record, stage, logits in zip(records, outputs["cascade_stage"], outputs["logits"], strict=True):
-                    np.testing.assert_array_equal(logits, said(int(stage), [record])[0])
-                reasons.update(REASONS[reason] for reason in outputs["cascade_reason"])
-                rows += len(records)
-
-        clients = [asyncio.create_task(client(seed)) for seed in range(4)]
-        os.kill(await workers.pid(3), signal.SIGKILL)
-        await gateway.apply(mixed(workers, {"small": (0, 1), "middle": (2,), "large": ()}, version=2))
-        await workers.whole()
-        await gateway.apply(mixed(workers, {"small": (), "middle": (), "large": (2, 3)}, version=3))
-        await gateway.apply(mixed(workers, version=4))
-        stop.set()
-        await asyncio.gather(*clients)
-        assert sum(reasons.values()) == rows
-        assert set(reasons) <= {"confident", "final", "stage_absent", "stage_failed"}
-        stats = await gateway.stats("kinds")
-        assert stats.outcomes.failed == stats.outcomes.expired == 0
-        check(arrays_of(await ask(gateway, NAMED[:32])), NAMED[:32])
 
 
 async def test_stages_without_a_tokenizer_are_refused(workers: Workers, start: Any) -> None:

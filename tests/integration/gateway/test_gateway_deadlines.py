@@ -204,20 +204,6 @@ async def test_a_full_queue_refuses_at_once(waits_in_gateway: Slow) -> None:
     assert await slow.executed() == 7
 
 
-@pytest.mark.sanitized
-async def test_a_batch_that_does_not_fit_the_queue_leaves_nothing_behind(waits_in_gateway: Slow) -> None:
-    slow = waits_in_gateway
-    first = await slow.send_first()
-    batch = slow.send(*range(1, 9))
-    with pytest.raises(grpc.aio.AioRpcError, match=r"row \d: the gateway's queue is full") as raised:
-        await batch
-    assert raised.value.code() == FULL
-    stats = await slow.gateway.stats()
-    assert (stats.in_flight, stats.queued) == (1, 0)
-    assert await code_of(first) == OK
-    assert await slow.executed() == 1
-
-
 async def test_tritons_full_queue_is_resource_exhausted_and_no_reason_to_eject(workers: Workers, start: Any) -> None:
     """`tight` lets one request wait in Triton, which says UNAVAILABLE to further ones, as it does when it stops."""
     async with start(workers.deployment("tight", [(0, 64)], inflight_limit=16)) as gateway:

@@ -10,14 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2
 
 from arlo.clock import monotonic_s
 from arlo.workers.ports import free_port
 from tests.fakes.gateway import ACTIVE, EJECTED, Gateway
-from tests.fakes.odd_worker import Behaviour, OddWorker, dies_of, echo, embedding, good, tensors_of
+from tests.fakes.odd_worker import Behaviour, OddWorker, dies_of, embedding
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, one_row, request_of
 from tests.integration.gateway.load import Load
@@ -61,23 +59,6 @@ async def test_workers_killed_under_load_and_no_request_fails(workers: Workers, 
         assert stats.retries >= 2
         assert [line["instance"] for line in gateway.logged("instance_ejected")] == ["w1.128", "w3.512"]
         assert len(gateway.logged("instance_joined")) == 6
-
-
-async def test_a_worker_killed_amid_its_batches_and_no_row_fails(workers: Workers, start: Any) -> None:
-    async with start(workers.deployment("batched", [(1, 64), (3, 64)], inflight_limit=2)) as gateway:
-        async with Load(gateway, model="batched", longest=64, concurrency=60) as load:
-            for index, victim in enumerate((1, 3)):
-                os.kill(await workers.pid(victim), signal.SIGKILL)
-                await gateway.stats_when(lambda stats, n=index: stats.ejections > n, "ejected")
-                await load.more(200)
-                await workers.whole()
-                await all_active(gateway)
-                await load.more(100)
-        stats = await gateway.stats()
-        assert stats.outcomes.failed == 0
-        assert [instance.failed >= 1 for instance in stats.instances] == [True, True]
-        assert stats.retries >= 8, "batches were there"
-        assert stats.levels[0].dispatched > 3 * stats.batches
 
 
 async def test_a_hanging_worker_is_ejected_and_its_requests_are_answered_elsewhere(
@@ -193,16 +174,6 @@ async def test_a_request_that_kills_workers_kills_no_more_than_max_attempts(work
                 check(await gateway.infer(request_of(sent)), sent)
 
 
-@pytest.mark.sanitized
-async def test_others_at_a_worker_that_dies_of_a_request_are_answered(workers: Workers, start: Any) -> None:
-    """They were with it when it died, and find another, however often that happens."""
-    async with odd(dies_of(POISON), 6) as six:
-        async with start(deployment_on(workers, six), max_attempts=3) as gateway:
-            async with Load(gateway, longest=64):
-                assert (await refused(gateway, poisoned(1), timeout=10)).code() == grpc.StatusCode.UNAVAILABLE
-            assert sum(worker.dead for worker in six) == 3
-
-
 def changed(change: Callable[[Any], Any]) -> Behaviour:
     """Answers of the emulated engine, changed."""
 
@@ -246,57 +217,3 @@ async def test_an_error_of_the_model_is_passed_on_and_is_no_reason_to_eject(work
         assert "bad luck" in (error.details() or "")
         stats = await gateway.stats()
         assert (stats.outcomes.failed, stats.ejections, stats.retries) == (1, 0, 1)
-
-
-async def test_an_instance_that_is_not_ready_is_not_used(workers: Workers, start: Any) -> None:
-    async with odd(good, 2) as two, start(deployment_on(workers, two)) as gateway:
-        two[0].healthy = False
-        await ejected(gateway, 0)
-        before = len(two[0].requests)
-        for _ in range(10):
-            await gateway.infer(embedding_of(4))
-        assert len(two[0].requests) == before
-        two[0].healthy = True
-        await all_active(gateway)
-
-
-async def test_padding_and_missing_inputs(workers: Workers, start: Any) -> None:
-    """What a worker really gets: ids padded with the model's pad value, a mask of 0 there, optional inputs filled."""
-    async with odd(echo, 1) as one, start() as gateway:
-        deployment = deployment_on(workers, one)
-        deployment.model.inputs[0].pad_value = 7
-        types = deployment.model.inputs.add(name="token_type_ids", datatype="INT64", role="ROLE_OTHER", pad_value=-3)
-        types.optional = True
-        del deployment.model.outputs[:]
-        for name in ("input_ids", "attention_mask", "token_type_ids"):
-            deployment.model.outputs.add(name=f"seen_{name}", datatype="INT64", dims=[-1])
-        await gateway.apply(deployment)
-
-        def seen(answer: Any) -> dict[str, list[int]]:
-            raws = zip(answer.outputs, answer.raw_output_contents, strict=True)
-            return {tensor.name: np.frombuffer(raw, "<i8").tolist() for tensor, raw in raws}
-
-        sent = example(3, width=10)
-        ids = sent.rows[0].tolist()
-        padded_ids, mask = ids + [7] * 61, [1] * 3 + [0] * 61
-        got = seen(await gateway.infer(request_of(sent)))
-        assert got == {"seen_input_ids": padded_ids, "seen_attention_mask": mask, "seen_token_type_ids": [-3] * 64}
-        got = seen(await gateway.infer(request_of(example(3, mask=False))))
-        assert got == {"seen_input_ids": padded_ids, "seen_attention_mask": mask, "seen_token_type_ids": [-3] * 64}
-        request = request_of(sent)
-        request.inputs.add(name="token_type_ids", datatype="INT64", shape=[1, 10])
-        request.raw_input_contents.append(np.arange(10, dtype="<i8").tobytes())
-        got = seen(await gateway.infer(request))
-        assert got["seen_token_type_ids"] == [0, 1, 2] + [-3] * 61
-
-        # Parameters of the client's own go along; what steers the gateway does not.
-        request.parameters["my_own"].string_param = "yes"
-        request.parameters["timeout"].int64_param = 5_000_000
-        request.parameters["priority"].uint64_param = 3
-        request.id = "an id"
-        await gateway.infer(request)
-        last = one[0].requests[-1]
-        assert (last.model_name, last.id) == ("emu_len64", "an id")
-        assert {key: value.string_param for key, value in last.parameters.items()} == {"my_own": "yes"}
-        assert list(tensors_of(last)) == ["input_ids", "attention_mask", "token_type_ids"]
-        assert isinstance(last, service_pb2.ModelInferRequest)

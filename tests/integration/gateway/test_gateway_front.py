@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import json
 import re
 import socket
@@ -27,9 +26,7 @@ from tests.integration.gateway.examples import example, request_of
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).resolve().parents[3]
 BODY = {"model": "emu", "input": "a text"}
-BEARER = "secret"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -101,17 +98,6 @@ async def test_tls_with_and_without_client_certificates(workers: Workers, tokeni
                 await asyncio.open_connection(host, int(port), ssl=only_h2)
 
 
-async def test_the_scheme_of_the_token_is_named(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(BEARER)
-    async with gateway_of(tmp_path, bearer_token_file=str(tmp_path / "token")) as gateway:
-        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as client:
-            refused = await client.post("/v1/embeddings", json=BODY)
-            assert refused.status_code == 401
-            assert refused.headers["www-authenticate"] == 'Bearer realm="arlo"'
-            assert (await client.get("/")).status_code == 200, "the page asks for the token itself"
-            assert (await client.get("/v1/models", headers={"authorization": f"Bearer {BEARER}"})).status_code == 200
-
-
 async def test_a_client_that_says_no_more_is_answered_and_one_that_is_gone_is_not(
     workers: Workers, tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -152,31 +138,6 @@ async def test_a_large_answer_is_packed_where_it_is_asked_for(http: httpx.AsyncC
     assert int(packed.headers["content-length"]) < int(plain.headers["content-length"])
     short = await http.post("/embed", json={"model": "emu", "inputs": "a"})
     assert "content-encoding" not in short.headers
-
-
-async def test_packed_bodies_in_all_forms(http: httpx.AsyncClient) -> None:
-    body = json.dumps(BODY).encode()
-    wanted = (await http.post("/v1/embeddings", content=body)).json()["data"]
-    members = gzip.compress(body[:10]) + gzip.compress(b"") * 1000 + gzip.compress(body[10:])
-    for name, content in (("GZIP", gzip.compress(body)), ("x-gzip", gzip.compress(body)), ("gzip", members)):
-        answer = await http.post("/v1/embeddings", content=content, headers={"content-encoding": name})
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["data"] == wanted
-    half = await http.post("/v1/embeddings", content=members[:-3], headers={"content-encoding": "gzip"})
-    assert half.status_code == 400
-
-
-async def test_parameters_of_a_wrong_type_are_named(http: httpx.AsyncClient) -> None:
-    tensor = {"name": "input_ids", "shape": [1, 1], "datatype": "INT64", "data": [1]}
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"inputs": [tensor], "parameters": {"binary_data_output": "yes"}}, "binary_data_output"),
-        ({"inputs": [tensor], "outputs": [{"name": "embedding", "parameters": {"binary_data": 1}}]}, "binary_data"),
-        ({"inputs": [{**tensor, "parameters": {"binary_data_size": True}}]}, "binary_data_size"),
-    ]
-    for body, name in wrong:
-        answer = await http.post("/v2/models/emu/infer", json=body)
-        assert answer.status_code == 400
-        assert name in answer.json()["error"]
 
 
 async def test_an_answer_that_is_too_large_is_no_overload(workers: Workers, tokenizer: Path, tmp_path: Path) -> None:

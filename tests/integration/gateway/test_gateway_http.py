@@ -177,26 +177,9 @@ async def test_a_token_is_asked_for(workers: Workers, tmp_path: Path) -> None:
             without = await client.post("/v1/embeddings", json=body)
             assert (without.status_code, without.json()["error"]["type"]) == (401, "authentication_error")
             assert without.json()["error"]["code"] == "invalid_api_key"
+            assert without.headers["www-authenticate"] == 'Bearer realm="arlo"'
+            assert (await client.get("/")).status_code == 200, "the page asks for the token itself"
             key = {"authorization": "Bearer secret"}
             assert (await client.post("/v1/embeddings", json=body, headers=key)).status_code == 200
             text = await client.post("/v1/embeddings", json={**body, "input": "text"}, headers=key)
             assert "compiled without a tokenizer" in text.json()["error"]["message"]
-
-
-async def test_clients_that_go_are_forgotten_and_those_that_wait_are_answered(workers: Workers, tmp_path: Path) -> None:
-    deployment = workers.deployment("slow", [(0, 64)])
-    body = b'{"model":"slow","input":[1,2,3]}'
-    request = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    async with gateway_of(tmp_path, deployment) as gateway:
-        host, _, port = gateway.api.rpartition(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(request)
-        await gateway.stats_when(lambda stats: stats.in_flight == 1, "it runs")
-        writer.close()
-        await gateway.stats_when(lambda stats: stats.outcomes.cancelled == 1, "it is cancelled")
-        waits = asyncio.create_task(raw(gateway, request))
-        await gateway.stats_when(lambda stats: sum(stats.arrivals_by_length) == 2, "another one waits")
-        gateway.process.terminate()
-        assert b"HTTP/1.1 200 OK" in await waits
-        async with asyncio.timeout(10):
-            assert await gateway.process.wait() == 0

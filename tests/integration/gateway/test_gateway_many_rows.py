@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest_asyncio
 
 from tests.fakes.gateway import Gateway, gateway_of
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.examples import check, example, one_row, request_of
+from tests.integration.gateway.examples import check, example, request_of
 
 pytestmark = pytest.mark.integration
 
@@ -103,16 +102,6 @@ async def test_a_deadline_that_cannot_be_met_is_refused_before_anything_runs(
     assert await dispatched(busy) == 0
 
 
-async def test_an_interactive_row_goes_before_what_waits_of_many(busy: Gateway) -> None:
-    many = asyncio.ensure_future(busy.infer(request_of(rows(), model=MODEL)))
-    await busy.stats_when(lambda stats: stats.in_flight > 0, "the first of many runs")
-    await busy.infer(one_row(5, model=MODEL), timeout=10)
-    assert not many.done()
-    outcomes = (await busy.stats()).outcomes  # half of its SLO passes before it starts: a busy machine may make it late
-    assert outcomes.on_time + outcomes.late == 1
-    await many
-
-
 async def test_requests_of_many_rows_are_served_one_after_the_other(busy: Gateway) -> None:
     """So that what the first was promised holds: its deadline leaves no time for the rows of a second."""
     first = asyncio.ensure_future(busy.infer(request_of(rows(), model=MODEL), timeout=3.5))
@@ -146,22 +135,3 @@ async def test_what_has_no_room_is_told_when_to_come_back(busy: Gateway, http: h
     await asyncio.sleep(int(answer.headers["retry-after"]))
     assert (await http.post("/v1/embeddings", json=texts())).status_code == 200
     assert [(await each).status_code for each in running] == [200, 200]
-
-
-async def test_rows_of_a_client_that_has_gone_do_not_run(busy: Gateway) -> None:
-    host, _, port = busy.api.rpartition(":")
-    _, writer = await asyncio.open_connection(host, int(port))
-    body = json.dumps(texts()).encode()
-    writer.write(b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-    await writer.drain()
-    await busy.stats_when(lambda stats: stats.in_flight > 0, "it runs")
-    writer.close()
-    await busy.stats_when(lambda stats: stats.queued == 0, "what waited is gone")
-    assert await dispatched(busy) <= 2
-
-
-async def test_a_client_may_say_that_its_rows_are_interactive(busy: Gateway, http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v1/embeddings", json=texts() | {"priority": "interactive"})
-    assert answer.status_code == 200
-    stats = await busy.stats()
-    assert (stats.bulk, stats.outcomes.late) == (0, ROWS)

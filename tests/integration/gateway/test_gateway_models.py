@@ -120,31 +120,6 @@ async def test_what_names_no_model_of_several_is_refused(workers: Workers, start
 
 
 @pytest.mark.sanitized
-async def test_a_flood_of_one_model_is_not_felt_by_another(workers: Workers, start: Any) -> None:
-    """`slow` takes 250 ms a row, its queue is full, and more comes than it can refuse politely."""
-    async with start(dispatch={"max_queued": 20}) as gateway:
-        await gateway.apply(workers.deployment("slow", [(0, 64)], slo_ms=300, default_timeout_ms=3000), beside=True)
-        await gateway.apply(workers.deployment("emu", [(1, 64), (2, 512)]), beside=True)
-        flood = [asyncio.create_task(refused_or_answered(gateway)) for _ in range(200)]
-        async with Load(gateway, concurrency=4) as load:
-            await load.more(100)
-        outcomes = await asyncio.gather(*flood)
-        assert set(outcomes) <= {"answered", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
-        assert outcomes.count("RESOURCE_EXHAUSTED") > 100
-        stats = await gateway.stats("emu")
-        assert (stats.outcomes.rejected, stats.outcomes.expired, stats.outcomes.failed) == (0, 0, 0)
-        assert (await gateway.stats("slow")).outcomes.rejected == outcomes.count("RESOURCE_EXHAUSTED")
-
-
-async def refused_or_answered(gateway: Gateway) -> str:
-    try:
-        await infer(gateway, "slow", 8)
-    except grpc.aio.AioRpcError as error:
-        return str(error.code().name)
-    return "answered"
-
-
-@pytest.mark.sanitized
 async def test_models_come_while_others_are_served_and_the_end_answers_all(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("emu", [(0, 64), (1, 512)])) as gateway:
         async with Load(gateway):

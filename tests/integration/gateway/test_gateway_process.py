@@ -141,23 +141,6 @@ async def answered_on_a_new_connection(address: str) -> grpc.StatusCode:
         return await call.code()
 
 
-@pytest.mark.sanitized
-async def test_open_streams_are_answered_and_end(workers: Workers, start: Any) -> None:
-    async with start(workers.deployment("slow", [(0, 64)], inflight_limit=1)) as gateway:
-        idle, busy = gateway.stub.ModelStreamInfer(), gateway.stub.ModelStreamInfer()
-        await idle.write(one_row(5, model="slow"))
-        assert (await idle.read()).error_message == ""
-        for seed in range(2):
-            await busy.write(one_row(5, model="slow", seed=seed))
-        await gateway.stats_when(lambda stats: stats.in_flight + stats.queued == 2, "both have come")
-        os.kill(gateway.pid, signal.SIGTERM)
-        await until(lambda: gateway.logged("gateway_draining"), "the signal was seen")
-        await ends_with_the_cause(idle)
-        assert [(await busy.read()).error_message for _ in range(2)] == ["", ""]
-        await ends_with_the_cause(busy)
-        assert await end(gateway) == 0
-
-
 async def ends_with_the_cause(stream: Any) -> None:
     """Not OK: a request may have been on its way, and would go unanswered."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:

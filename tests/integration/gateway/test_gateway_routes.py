@@ -16,7 +16,7 @@ from scipy.special import expit, softmax
 from tokenizers import Tokenizer
 
 from tests.fakes.gateway import Gateway
-from tests.integration.gateway.api_models import NAMES, PROMPT, TEXTS, post
+from tests.integration.gateway.api_models import NAMES, TEXTS, post
 from tests.integration.gateway.replayed import recorded
 
 pytestmark = pytest.mark.integration
@@ -166,12 +166,6 @@ async def test_long_texts_in_pieces(http: httpx.AsyncClient, known: Tokenizer) -
     np.testing.assert_allclose(await post(http, "/embed", **tei, normalize=False), [[wanted] * 4], rtol=1e-6)
     refused = await http.post("/v2/embed", json={**bare, "max_tokens": 3})
     assert (refused.status_code, "no room for a piece" in refused.text) == (400, True)
-
-
-async def test_prompts_go_before_texts(http: httpx.AsyncClient) -> None:
-    with_prompt = await post(http, "/embed", inputs="a", prompt_name="query", normalize=False)
-    assert with_prompt == await post(http, "/embed", inputs=PROMPT + "a", normalize=False)
-    assert with_prompt != await post(http, "/embed", inputs="a", normalize=False)
 
 
 async def test_bodies_may_be_packed_and_chunked(http: httpx.AsyncClient) -> None:

@@ -13,11 +13,11 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from arlo.client import TLS, AsyncClient, AuthError, MessageTooLargeError, UnavailableError
+from arlo.client import TLS, AsyncClient, AuthError, UnavailableError
 from tests.fakes.certificates import Authority
 from tests.fakes.gateway import UNLIMITED, Gateway, grpc_health
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.examples import check, example, one_row, request_of, rows_of
+from tests.integration.gateway.examples import check, example, one_row, request_of
 
 pytestmark = pytest.mark.integration
 
@@ -163,50 +163,6 @@ async def test_the_bearer_token(workers: Workers, start: Any, tmp_path: Path) ->
 LIMIT = 64 * 1024
 
 
-def of_size(size: int) -> Any:
-    """A good request of exactly so many bytes: what is missing is a field of a later protocol, which is left out."""
-    request = one_row(10)
-    missing = size - request.ByteSize()
-    tag = b"\xa2\x06"  # field 100, bytes
-    filler = missing - len(tag) - 1
-    while len(tag) + len(varint(filler)) + filler > missing:
-        filler -= 1
-    request.MergeFromString(tag + varint(filler) + bytes(filler))
-    assert request.ByteSize() == size
-    return request
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
-
-
-async def test_an_oversized_message_is_refused_and_the_gateway_answers_on(workers: Workers, start: Any) -> None:
-    async with start(workers.deployment("emu", [(0, 64)]), max_message_bytes=LIMIT) as gateway:
-        other = gateway.stub.ModelStreamInfer()
-        await other.write(one_row(3))
-        assert (await other.read()).error_message == ""
-        for size in (LIMIT + 1, 100 * LIMIT):
-            error = await refused(gateway.infer(of_size(size)))
-            assert error.code() == EXHAUSTED
-            assert f"{size} vs. {LIMIT}" in (error.details() or "")
-        check(await gateway.infer(of_size(LIMIT)), example(10))
-        # On a stream it ends the stream, and no other.
-        stream = gateway.stub.ModelStreamInfer()
-        await stream.write(of_size(LIMIT + 1))
-        assert (await refused(stream.read())).code() == EXHAUSTED
-        await other.write(one_row(4))
-        assert (await other.read()).error_message == ""
-        other.cancel()
-        async with AsyncClient(gateway.grpc, retries=0) as client:
-            with pytest.raises(MessageTooLargeError):
-                await client.infer_batch(rows_of((64,) * 64), outputs=["embedding"])
-            assert (await client.infer([1, 2]))["embedding"].tolist() == [3.0] * 4
-
-
 async def test_an_answer_above_the_limit_is_an_error_too(workers: Workers, start: Any) -> None:
     async with start(workers.deployment("wide", [(0, 512)]), max_message_bytes=LIMIT) as gateway:
         big = request_of(example(512, id="big"), model="wide")
@@ -224,13 +180,3 @@ async def test_an_answer_above_the_limit_is_an_error_too(workers: Workers, start
         check((await stream.read()).infer_response, small, model="wide")
         await stream.done_writing()
         assert await stream.read() == grpc.aio.EOF
-
-
-async def test_compressed_requests(workers: Workers, start: Any) -> None:
-    async with start(workers.deployment("emu", [(0, 64)]), max_message_bytes=LIMIT) as gateway:
-        for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
-            before_mb = gateway.rss_mb()
-            check(await gateway.infer(request_of(example(10)), compression=compression), example(10))
-            error = await refused(gateway.infer(of_size(100 * LIMIT), compression=compression))
-            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert gateway.rss_mb() - before_mb < 30

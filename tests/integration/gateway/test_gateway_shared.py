@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import urllib.request
 from typing import Any
 
@@ -13,10 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 
-from tests.fakes.gateway import ACTIVE, Gateway
+from tests.fakes.gateway import Gateway
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, request_of
-from tests.integration.gateway.load import Load
 
 pytestmark = pytest.mark.integration
 
@@ -106,44 +103,3 @@ async def test_a_model_of_another_deployment_is_refused(workers: Workers, start:
         both = shared(workers, {"emu": (64,), "wide": (512,)})
         error = await refused(gateway.call("Apply", deployment=both, beside=True))
         assert error.details() == "model 'wide' is served by another deployment"
-
-
-async def test_a_flood_of_one_leaves_the_other_its_share(workers: Workers, start: Any) -> None:
-    """`slow` takes 250 ms a row and asks for some ten times what there is; `emu` takes 1 to 3 ms, now and then."""
-    deployment = shared(workers, {"emu": (64, 512), "slow": (64,)}, default_timeout_ms=4000, inflight_limit=1)
-    async with start(deployment, dispatch=LATE | {"max_queued": 50}) as gateway:
-
-        async def one() -> str:
-            try:
-                await infer(gateway, "slow", 8)
-            except grpc.aio.AioRpcError as error:
-                return str(error.code().name)
-            return "answered"
-
-        flood = [asyncio.create_task(one()) for _ in range(150)]
-        await gateway.stats_when(lambda stats: stats.queued >= 10, "a line of slow", model="slow")
-        took = []
-        for number in range(6):
-            began = asyncio.get_running_loop().time()
-            await infer(gateway, "emu", 1 + 64 * number)
-            took.append(asyncio.get_running_loop().time() - began)
-        assert (await gateway.stats("slow")).queued > 0, "the flood was over before"
-        assert max(took) < 1.5, "it waited behind the line of slow"
-        outcomes = await asyncio.gather(*flood)
-        assert set(outcomes) <= {"answered", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
-        assert outcomes.count("answered") >= 8
-        assert outcomes.count("RESOURCE_EXHAUSTED") >= 90  # a queue of 50, of its own
-        emu = (await gateway.stats("emu")).outcomes
-        assert (emu.on_time + emu.late, emu.rejected, emu.expired) == (6, 0, 0)
-
-
-async def test_a_worker_that_dies_costs_no_model_a_row(workers: Workers, start: Any) -> None:
-    deployment = shared(workers, {"emu": (64, 512), "wide": (512,)}, on=(0, 1, 2))
-    async with start(deployment, dispatch=LATE) as gateway:
-        async with Load(gateway, model="emu") as emu, Load(gateway, model="wide", concurrency=6) as wide:
-            os.kill(await workers.pid(1), signal.SIGKILL)
-            await asyncio.gather(emu.more(300), wide.more(150))
-            await workers.whole()
-            await gateway.stats_when(lambda s: [i.state for i in s.instances] == [ACTIVE] * 3, "all back", model="wide")
-            await asyncio.gather(emu.more(100), wide.more(50))
-        assert (await gateway.stats("emu")).ejections >= 1

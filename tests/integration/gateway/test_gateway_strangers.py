@@ -93,14 +93,6 @@ async def test_what_is_sent_to_the_http_port_by_mistake(gateway: Gateway) -> Non
                 assert (await asyncio.to_thread(answer.read)).startswith(wanted)
 
 
-async def test_an_ipv6_address(start: Any) -> None:
-    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
-        pytest.skip("no IPv6 here")
-    async with start(http_address="[::1]:0") as gateway:
-        assert gateway.http.startswith("[::1]:")
-        assert await asyncio.to_thread(page, gateway, "/livez") == 200
-
-
 # --- the data port: messages ------------------------------------------------------------------------------------------
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections import Counter
 from typing import Any
 
@@ -13,8 +11,7 @@ import numpy as np
 import pytest
 
 from arlo.client import AsyncClient
-from tests.fakes.gateway import SANITIZED, Gateway
-from tests.fakes.processes import until
+from tests.fakes.gateway import Gateway
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.piped import (
     BATCHES,
@@ -35,7 +32,6 @@ from tests.integration.gateway.replayed import RECORDS
 pytestmark = pytest.mark.integration
 
 EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (3,)}
-TWICE = {"small": (0, 1), "middle": (1, 2), "large": (2, 3)}
 PIECES = {"window": 32, "stride": 30}
 
 
@@ -221,71 +217,6 @@ async def nothing_left(gateway: Gateway) -> None:
     """No row waits or runs any more, of any model."""
     for model in ("small", "middle", "large"):
         await gateway.stats_when(lambda s: s.queued == s.in_flight == 0, "nothing left", model=model)
-
-
-class Load:
-    """Clients one request after the other; every answer is checked, and an error is a failure."""
-
-    def __init__(self, gateway: Gateway, clients: int = 4) -> None:
-        self.gateway, self.rows, self._stop = gateway, 0, asyncio.Event()
-        self._tasks = [asyncio.create_task(self._client(seed)) for seed in range(clients)]
-
-    async def _client(self, seed: int) -> None:
-        random = np.random.default_rng(seed)
-        while not self._stop.is_set():
-            records = random.integers(0, RECORDS, 8).tolist()
-            await ask(self.gateway, records)
-            self.rows += len(records)
-
-    async def more(self, rows: int = 200) -> None:
-        """So many more rows have been answered."""
-        wanted = self.rows + rows
-        await until(lambda: self.rows >= wanted or any(task.done() for task in self._tasks), f"{wanted} rows")
-
-    async def end(self) -> int:
-        self._stop.set()
-        await asyncio.gather(*self._tasks)
-        return self.rows
-
-
-@pytest.mark.skipif(SANITIZED, reason="with stand-ins there is no worker to kill")
-async def test_a_killed_worker_loses_nothing(workers: Workers, start: Any) -> None:
-    """kill -9 of a worker under load: every row is answered, once, and counted so."""
-    async with start(cascade_like(workers, TWICE, slo_ms=5000), dispatch=BATCHES) as gateway:
-        load = Load(gateway)
-        await load.more()
-        os.kill(await workers.pid(2), signal.SIGKILL)
-        await gateway.stats_when(lambda s: any(i.state == 4 for i in s.instances), "ejected", model=NAME)
-        await load.more()
-        await workers.whole()
-        await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "back", model=NAME)
-        await load.more()
-        rows = await load.end()
-        stats = await gateway.stats(NAME)
-        assert stats.outcomes.on_time + stats.outcomes.late == rows == sum(s.ends for s in stats.pipeline)
-        assert stats.outcomes.failed == stats.outcomes.expired == stats.outcomes.rejected == 0
-        await nothing_left(gateway)
-
-
-@pytest.mark.sanitized
-async def test_other_plans_under_load(workers: Workers, start: Any) -> None:
-    """Workers move, prices and limits change, a variant goes and comes back: no row fails."""
-    async with start(cascade_like(workers, TWICE, slo_ms=5000), dispatch=BATCHES) as gateway:
-        load = Load(gateway)
-        await load.more()
-        changes: list[tuple[dict[str, Any], dict[str, Any]]] = [
-            ({"small": (2,), "middle": (0,), "large": (1, 3)}, {}),
-            ({"small": (0, 1, 2), "middle": (), "large": (3,)}, {"plan": {"price": 0.5}}),
-            (TWICE, {"max_children": 64, "router": "plan"}),
-        ]
-        for version, (placement, fields) in enumerate(changes, start=2):
-            await gateway.apply(cascade_like(workers, placement, slo_ms=5000, version=version, **fields))
-            await load.more()
-        rows = await load.end()
-        stats = await gateway.stats(NAME)
-        assert stats.outcomes.on_time + stats.outcomes.late == rows
-        assert stats.outcomes.failed == stats.outcomes.expired == stats.outcomes.rejected == 0
-        await nothing_left(gateway)
 
 
 @pytest.mark.sanitized

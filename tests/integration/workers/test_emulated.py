@@ -75,11 +75,6 @@ async def test_answers_can_be_checked(endpoint: str, caller: Any) -> None:
     np.testing.assert_array_equal(answer["embedding"], np.full((1, 5), ids[0, :17].sum(), np.float32))
 
 
-async def test_only_requested_outputs_are_made(endpoint: str, caller: Any) -> None:
-    ids = np.ones((1, 64), np.int64)
-    assert list(await caller.infer(endpoint, "m_len64", ids, outputs=["embedding"])) == ["embedding"]
-
-
 async def test_each_request_takes_the_time_of_the_profile(endpoint: str, caller: Any) -> None:
     ids = np.ones((1, 128), np.int64)
     sent_s = monotonic_s()

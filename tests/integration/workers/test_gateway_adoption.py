@@ -146,14 +146,6 @@ async def test_another_configuration_replaces_it(tmp_path: Path, alive: Alive) -
             await gateway.stop()
 
 
-async def test_nobody_comes(tmp_path: Path, alive: Alive, eventually: Eventually) -> None:
-    with owner(tmp_path, linger_s=1) as (process, told):
-        process.kill()
-        process.wait()
-        assert alive(told["pid"])
-        await eventually(lambda: not alive(told["pid"]), "the gateway is gone")
-
-
 async def test_without_lingering_it_ends_with_its_owner(tmp_path: Path, alive: Alive, eventually: Eventually) -> None:
     with owner(tmp_path, linger_s=0) as (process, told):
         assert not list(tmp_path.rglob("*.sock"))

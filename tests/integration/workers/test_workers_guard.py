@@ -39,11 +39,6 @@ async def test_exit_code_and_log(tmp_path: Path) -> None:
     assert log.read_text() == "hello\nproblem\n"
 
 
-async def test_signal_is_reported(tmp_path: Path) -> None:
-    process = start("kill -SEGV $$", tmp_path / "log")
-    assert await process.wait() == 128 + signal.SIGSEGV
-
-
 async def test_terminate_lets_the_program_finish(tmp_path: Path, eventually: Eventually) -> None:
     log = tmp_path / "log"
     process = start("trap 'echo bye; exit 4' TERM; echo 1; while :; do sleep 0.01; done", log)
@@ -196,14 +191,6 @@ async def test_an_adopted_program_is_like_one_that_was_started(tmp_path: Path, a
     assert await process.wait() == 9
     process.kill()  # harmless now
     assert not (tmp_path / "sock").exists()
-
-
-async def test_an_adopted_program_is_killed(tmp_path: Path, alive: Alive) -> None:
-    pid = start_and_die(tmp_path, "trap '' TERM; while :; do sleep 0.02; done")
-    process = await adopt(tmp_path)
-    process.kill()
-    assert await process.wait() == 128 + signal.SIGKILL
-    assert not alive(pid)
 
 
 async def test_a_stopped_program_is_killed(tmp_path: Path, alive: Alive) -> None:

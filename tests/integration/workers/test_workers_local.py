@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -45,20 +42,6 @@ async def info(pool: LocalPool, worker: str) -> WorkerInfo:
     return next(each for each in await pool.workers() if each.id == worker)
 
 
-async def test_workers_are_observed(pool: LocalPool, alive: Alive) -> None:
-    workers = await pool.workers()
-    assert [worker.id for worker in workers] == ["w0", "w1"]
-    assert len({worker.endpoint for worker in workers}) == 2
-    for worker in workers:
-        assert worker.state == "ready"
-        assert worker.endpoint.startswith("127.0.0.1:")
-        assert worker.pid is not None
-        assert alive(worker.pid)
-        assert worker.error is None
-        assert worker.log is not None
-        assert "Started GRPCInferenceService" in Path(worker.log).read_text()
-
-
 async def test_load_answer_unload(pool: LocalPool, caller: Any) -> None:
     worker = await info(pool, "w0")
     await pool.load("w0", "fast_len32")
@@ -70,18 +53,6 @@ async def test_load_answer_unload(pool: LocalPool, caller: Any) -> None:
     await pool.unload("w0", "fast_len32")
     assert (await info(pool, "w0")).runtimes == ()
     await pool.unload("w0", "fast_len32")  # and so is unloading what is not
-
-
-async def test_unload_waits_for_running_requests(pool: LocalPool, caller: Any) -> None:
-    endpoint = (await info(pool, "w0")).endpoint
-    await pool.load("w0", "busy_len32")
-    running = [asyncio.create_task(caller.infer(endpoint, "busy_len32", IDS)) for _ in range(3)]
-    while (await caller.statistics(endpoint, "busy_len32")).execution_count < 1:
-        await asyncio.sleep(0.01)
-    await pool.unload("w0", "busy_len32")
-    # All were answered before the unload returned: awaiting them takes no further execution.
-    answers = await asyncio.wait_for(asyncio.gather(*running), 0.25)
-    assert len(answers) == 3
 
 
 async def test_an_unknown_runtime_or_worker(pool: LocalPool) -> None:
@@ -121,52 +92,6 @@ async def test_a_load_given_up_on_is_taken_back(pool: LocalPool, eventually: Eve
         return (await info(pool, "w1")).runtimes == ()
 
     await eventually(seen, "the pool's next check sees it")
-
-
-async def test_a_killed_worker_comes_back_with_its_runtimes(
-    pool: LocalPool, caller: Any, eventually: Eventually
-) -> None:
-    await pool.load("w0", "fast_len32")
-    await pool.load("w0", "fast_len64")
-    before = await info(pool, "w0")
-    assert before.pid is not None
-    os.kill(before.pid, signal.SIGKILL)
-
-    async def back() -> bool:
-        now = await info(pool, "w0")
-        return now.state == "ready" and now.restarts == before.restarts + 1
-
-    await eventually(back, "w0 is restarted")
-    after = await info(pool, "w0")
-    assert after.endpoint == before.endpoint
-    assert after.pid != before.pid
-    assert after.runtimes == ("fast_len32", "fast_len64")
-    assert (await info(pool, "w1")).restarts == 0
-    await caller.infer(after.endpoint, "fast_len64", np.arange(64, dtype=np.int64)[None])
-
-
-async def test_calls_to_a_restarting_worker_wait_for_it(pool: LocalPool, eventually: Eventually) -> None:
-    before = await info(pool, "w0")
-    assert before.pid is not None
-    os.kill(before.pid, signal.SIGKILL)
-
-    async def noticed() -> bool:
-        return (await info(pool, "w0")).state != "ready"
-
-    await eventually(noticed, "the crash is noticed")
-    await pool.load("w0", "fast_len32", timeout_s=30.0)
-    assert "fast_len32" in (await info(pool, "w0")).runtimes
-
-
-async def test_metrics_page(pool: LocalPool) -> None:
-    url = (await info(pool, "w1")).metrics_url
-    assert url is not None
-
-    def fetch() -> str:
-        with urllib.request.urlopen(url, timeout=5) as page:
-            return str(page.read().decode())
-
-    assert "nv_" in await asyncio.to_thread(fetch)
 
 
 async def test_a_worker_that_can_not_start_says_why(repository: Path, tmp_path: Path) -> None:

@@ -177,22 +177,3 @@ async def test_one_call_a_second(pool: LocalPool, monkeypatch: pytest.MonkeyPatc
     gaps = [after - before for before, after in itertools.pairwise(calls)]
     assert min(gaps) > 0.5
     assert sum(gaps) > 2.5
-
-
-async def test_what_others_load_is_seen(pool: LocalPool, caller: Any, eventually: Eventually) -> None:
-    client = caller.client((await info(pool, "w0")).endpoint)
-    await client.load_model("fast_len32")
-
-    async def seen() -> bool:
-        return (await info(pool, "w0")).runtimes == ("fast_len32",)
-
-    await eventually(seen, "the monitor has seen it", 3.0)
-    await pool.unload("w0", "fast_len32")
-
-
-async def test_a_pool_that_is_not_started(tmp_path: Path) -> None:
-    pool = LocalPool(tmp_path, workers=1, run_dir=tmp_path)
-    with pytest.raises(WorkerError, match="not started"):
-        await pool.add()
-    with pytest.raises(WorkerError, match="none, the pool is not started"):
-        await pool.restart("w0")

@@ -33,14 +33,6 @@ TEN = [
 TABLE = Table.of([(r[0], r[2]) for r in TEN], [(r[1], r[3], r[4]) for r in TEN], (1, 3, 10))
 
 
-def test_the_front() -> None:
-    front = exact.search(TABLE)
-    assert front.accuracy == pytest.approx([0.6, 0.7, 0.8, 0.9])
-    assert front.cost == pytest.approx([1.0, 2.3, 4.1, 6.1])
-    for a, e, t in zip(front.accuracy, front.cost, front.thresholds, strict=True):
-        assert TABLE.measure(t) == pytest.approx((a, e))
-
-
 def test_operating_points() -> None:
     front = exact.search(TABLE)
     ap = accuracy_point(front, TABLE, level=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -13,8 +12,6 @@ import pytest
 from arlo import errors
 from arlo.cli import app, main
 from arlo.cli.commands import ACTIONS, COMMANDS
-from arlo.control.gateway.admin import AdminClient
-from tests.fakes.admin_server import AdminServer, deployment
 
 SERVE = """\
 [model]
@@ -120,29 +117,6 @@ def test_config_show_and_check(serve_toml: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out) == {"file": str(serve_toml), "ok": True, "workers": 1}
     assert main(["config", "check", str(serve_toml)]) == 2
     assert "build the repository with `arlo compile`" in capsys.readouterr().err
-
-
-async def test_status_as_json_and_as_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    async with AdminServer() as server:
-        assert await asyncio.to_thread(main, ["top", "--once", "--admin", server.address, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["health"] == "empty"
-        async with AdminClient(server.address) as admin:
-            await admin.apply(deployment(5))
-        assert await asyncio.to_thread(main, ["top", "--once", "--admin", server.address, "--json"]) == 0
-        status = json.loads(capsys.readouterr().out)
-        assert status["health"] == "ready"
-        assert status["deployment"]["version"] == 5
-        (stats,) = status["stats"].values()
-        assert stats["instances"][0]["state"] == "active"
-        assert await asyncio.to_thread(main, ["top", "--once", "--admin", server.address]) == 0
-        screen = capsys.readouterr().out
-        assert "deployment 5" in screen
-        assert "m_64" in screen
-
-
-def test_status_of_nobody_exits_6(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--once", "--admin", "127.0.0.1:1"]) == 6
-    assert "no gateway answers at the admin address 127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:

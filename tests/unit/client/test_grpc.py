@@ -32,20 +32,6 @@ from tests.fakes.client_twins import Twin
 from tests.fakes.kserve_server import KServeServer, answer
 
 
-def test_infer_and_infer_batch(client: Twin, server: KServeServer) -> None:
-    one = client.infer([101, 7, 102], request_id="mine")
-    assert (one.id, one.model, one.lengths) == ("mine", "minilm", (3,))
-    assert one["sentence_embedding"].tolist() == [210.0, 3.0]
-    assert one["last_hidden_state"][:, 0].tolist() == [101.0, 7.0, 102.0]
-    assert (one.timing.level, one.timing.execute_us, one.timing.computed_tokens) == (1, 300, 64)
-    many = client.infer_batch([[1], [2, 3, 4]], outputs=["last_hidden_state"])
-    assert [r[:, 0].tolist() for r in many.rows("last_hidden_state")] == [[1.0], [2.0, 3.0, 4.0]]
-    assert client.embed([[1], [2, 3]]).tolist() == [[1.0, 1.0], [5.0, 2.0]]
-    assert server.calls["ModelMetadata"] == 1
-    # token_type_ids is optional there and was not given
-    assert [t.name for t in server.requests[0].inputs] == ["input_ids", "attention_mask"]
-
-
 def test_the_deadline_travels(client: Twin, server: KServeServer) -> None:
     client.infer([1], timeout_s=5)
     left = server.time_left_s[-1]
@@ -100,18 +86,6 @@ def test_other_codes_are_not_retried(
         client.infer([1])
     assert (caught.value.code, caught.value.attempts, server.calls["ModelInfer"]) == (code.name, 1, 1)
     assert client.infer([1]).attempts == 1
-
-
-def test_a_server_that_makes_no_sense(kind: str) -> None:
-    def nonsense(request: Any, context: Any) -> Any:
-        response = answer(request)
-        del response.raw_output_contents[0]
-        return response
-
-    with KServeServer(infer=nonsense) as server, Twin(kind, server.endpoint) as client:
-        with pytest.raises(ServerError, match="names 2 outputs but carries 1") as caught:
-            client.infer([1], request_id="r")
-        assert (caught.value.request_id, caught.value.attempts) == ("r", 1)
 
 
 def test_nobody_there(kind: str) -> None:
@@ -180,11 +154,6 @@ def test_the_token_is_sent_with_every_call(kind: str, server: KServeServer) -> N
     assert len(server.metadata) == 5
     assert {m.get("authorization") for m in server.metadata} == {"Bearer s3cret"}
     assert all(m["user-agent"].startswith("arlo-client ") for m in server.metadata)
-
-
-def test_no_token_no_header(client: Twin, server: KServeServer) -> None:
-    client.infer([1])
-    assert all("authorization" not in m for m in server.metadata)
 
 
 def test_proxies_of_the_environment_do_not_apply_to_loopback(

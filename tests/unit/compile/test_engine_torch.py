@@ -41,7 +41,6 @@ TASKS = {
 }
 WITHOUT = {("nomic_bert", "question-answering")}  # transformers has no such class
 FOREIGN = {("nomic_bert", "sequence-classification"), ("nomic_bert", "reranker")}
-MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 
 
 def exported(folder: Path, family: str, task: str = "embedding", **changes: Any) -> tuple[SourceModel, Path]:
@@ -126,15 +125,6 @@ def test_every_family_answers_as_transformers_does(tmp_path: Path, family: str, 
         session = Session(folder, kinds=(kind,), lengths=(16, MAX_TOKENS), max_rows=8)
         check(session, model, rows, expected=expected)
         assert session.kind == kind
-
-
-@pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_pooling_is_that_of_sentence_transformers(tmp_path: Path, family: str, normalize: bool) -> None:
-    model, folder = exported(tmp_path, family, pooling=MODES, normalize=normalize)
-    check(Session(folder, kinds=("dynamic",), max_rows=8), model, ragged(5))
-    if family != "albert":
-        check(Session(folder, kinds=("packed",), max_rows=8), model, ragged(5))
 
 
 @pytest.mark.parametrize("family", ["bert", "electra", "nomic_bert", "albert"])

@@ -164,11 +164,6 @@ def test_triton_joins_requests_only_when_asked_to(name: str, shape: Shape, batch
     assert config == plain
 
 
-def test_a_misspelt_field_would_be_noticed() -> None:
-    with pytest.raises(text_format.ParseError):
-        text_format.Parse('name: "m"\nmax_batchsize: 4', messages.ModelConfig())
-
-
 def test_model_code_is_a_folder_and_none_for_native_backends() -> None:
     for template in ("onnxruntime", "tensorrt"):
         assert [path.name for path in model_code(template)] == ["batching.py", "model.py", "session.py", "tensors.py"]

@@ -147,16 +147,6 @@ async def test_start_loads_and_applies(up: tuple[Cluster, MemoryPool]) -> None:
     assert not cluster.addresses.admin.endswith(":0")
 
 
-async def test_a_worker_that_came_back_empty_gets_its_runtime(up: tuple[Cluster, MemoryPool]) -> None:
-    _, pool = up
-    pool.fail_loads = 2
-    pool.infos["w1"] = dataclasses.replace(pool.infos["w1"], runtimes=(), restarts=1)
-    async with asyncio.timeout(20):
-        await pool.loaded(5)
-    assert pool.loads[2:] == [("w1", "m_512")] * 3
-    await until(lambda: pool.infos["w1"].runtimes == ("m_512",), "loaded at the third attempt")
-
-
 async def test_a_gateway_that_was_killed_comes_back_on_its_ports_with_the_deployment(
     up: tuple[Cluster, MemoryPool],
 ) -> None:

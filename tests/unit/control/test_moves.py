@@ -138,17 +138,6 @@ async def test_the_last_of_the_longest_stays() -> None:
 
 
 @virtual
-async def test_what_serves_nothing_is_unloaded_first() -> None:
-    bench = Bench(engines=1)
-    bench.deployments.endpoints = {worker: info.endpoint for worker, info in bench.world.infos.items()}
-    bench.world.change("w0", runtimes=("m_512",))  # as a control plane left it that was killed while it drained
-    bench.world.draining[("w0", "m_512")] = bench.world.now_s + 0.2
-    await bench.mover.join("w0", "m_64")
-    assert bench.world.infos["w0"].runtimes == ("m_64",)
-    assert not bench.world.broken, "not while it drains"
-
-
-@virtual
 async def test_a_worker_that_goes_elsewhere_meanwhile() -> None:
     bench = Bench()
     await bench.up()

@@ -77,12 +77,6 @@ def test_a_slow_worker_is_recycled_and_its_peers_are_not(monkeypatch: pytest.Mon
     assert feed.asked.recycled == ["w1"]
 
 
-def test_all_slow_alike_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    feed = Feed(2.0, monkeypatch)
-    feed.run(120, {"w0": 3.0, "w1": 3.0, "w2": 3.0})
-    assert feed.asked.recycled == []
-
-
 def test_a_worker_that_is_being_moved_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = Feed(2.0, monkeypatch)
     feed.asked.moving = {"w1"}

@@ -163,16 +163,6 @@ def test_largest_capacity_is_the_largest() -> None:
         assert model.utilisation(np.array([found], float))[0].max() == pytest.approx(best, rel=1e-9)
 
 
-def test_square_root_staffing_sums_up() -> None:
-    rng = np.random.default_rng(7)
-    for _ in range(100):
-        problem = random_problem(rng, load=(0.1, 2.0))
-        for found in square_root(problem):
-            assert sum(found) == problem.workers
-            assert min(found) >= 0
-            assert found[-1] >= 1
-
-
 @pytest.mark.parametrize("policy", ["eft", "late", "rs", "ilb"])
 def test_more_demand_is_worse_and_never_infinite(policy: str) -> None:
     rng = np.random.default_rng(8)

@@ -52,13 +52,6 @@ def test_the_reason_has_the_numbers() -> None:
     )
 
 
-def test_a_good_observation_in_between_begins_anew() -> None:
-    watch = Watch()
-    assert watch.see(times=2, w0=sample(4.0), **HEALTHY) == []
-    assert watch.see(w0=sample(2.0), **HEALTHY) == []
-    assert watch.see(times=3, w0=sample(4.0), **HEALTHY) == ["50 w0"]
-
-
 def test_few_rows_make_one_observation_over_several_intervals() -> None:
     """The gateway sends little to a worker that it has found slow; it is found here all the same."""
     watch = Watch()
@@ -89,17 +82,6 @@ def test_an_absence_begins_anew() -> None:
     assert watch.see(**HEALTHY) == []
     assert watch.see(times=3, w0=sample(4.0, rows=20), **HEALTHY) == ["50 w0"]
     assert watch.see(times=9, w1=Sample(runtime="s64", rows=0, busy_s=0.0, expected_ms=1.0)) == []
-
-
-def test_another_runtime_begins_anew() -> None:
-    watch = Watch()
-    assert watch.see(times=2, w0=sample(4.0), **HEALTHY) == []
-    assert watch.see(times=2, w0=sample(20.0, "s512"), **HEALTHY) == []
-    assert watch.see(w0=sample(20.0, "s512"), **HEALTHY) == ["40 w0"]
-
-
-def test_a_profile_that_is_wrong_for_all_recycles_nobody() -> None:
-    assert Watch().see(times=50, w0=sample(9.0), w1=sample(8.0), w2=sample(10.0)) == []
 
 
 def test_slower_than_the_peers_but_as_the_profile_says_is_fine() -> None:

@@ -20,11 +20,6 @@ def test_an_empty_cluster_is_filled_longest_first_in_order() -> None:
     assert assign({"s64": 2, "s512": 1}, fleet) == {"w0": "s512", "w1": "s64", "w2": "s64"}
 
 
-def test_who_serves_the_right_runtime_stays() -> None:
-    fleet = [worker("w0", "s64"), worker("w1", "s512"), worker("w2", "s64")]
-    assert assign({"s64": 1, "s512": 2}, fleet) == {"w0": "s512", "w1": "s512", "w2": "s64"}
-
-
 def test_the_least_busy_of_a_runtime_changes() -> None:
     fleet = [worker("w0", "s64", busy=0.9), worker("w1", "s64", busy=0.2), worker("w2", "s64", busy=0.5)]
     assert assign({"s64": 2, "s512": 1}, fleet) == {"w0": "s64", "w1": "s512", "w2": "s64"}
@@ -35,25 +30,9 @@ def test_a_loaded_runtime_counts_more_than_being_busy() -> None:
     assert assign({"s64": 1, "s512": 1}, fleet) == {"w0": "s512", "w1": "s64"}
 
 
-def test_a_loaded_worker_leaves_its_place_to_one_that_can_use_no_other() -> None:
-    """w0 has both runtimes loaded, w1 only s512: both are used when w0 takes the other one."""
-    fleet = [worker("w0", loaded="s64 s512"), worker("w1", loaded="s512")]
-    assert assign({"s64": 1, "s512": 1}, fleet) == {"w0": "s64", "w1": "s512"}
-
-
-def test_a_worker_that_changes_anyway_goes_before_an_idle_one() -> None:
-    """Taking w1 would change two workers: w1, and w0 that becomes idle."""
-    assert assign({"s512": 1}, [worker("w0", "s64"), worker("w1")]) == {"w0": "s512"}
-
-
 def test_the_longest_runtime_goes_to_an_idle_worker_when_one_is_needed() -> None:
     fleet = [worker("w0", "s64", busy=0.1), worker("w1")]
     assert assign({"s128": 1, "s512": 1}, fleet) == {"w0": "s128", "w1": "s512"}
-
-
-def test_unusable_workers_get_nothing() -> None:
-    fleet = [worker("w0", "s512", usable=False), worker("w1", "s64"), worker("w2", "s64")]
-    assert assign({"s64": 1, "s512": 1}, fleet) == {"w1": "s512", "w2": "s64"}
 
 
 def test_too_many_workers_leave_the_least_busy_idle() -> None:

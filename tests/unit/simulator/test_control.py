@@ -127,13 +127,6 @@ def test_oracle_is_solved_for_the_period_that_begins() -> None:
     assert instances(result, 30.0) == solved(THREE, 8, THIRD, 10)
 
 
-def test_global_is_solved_once_for_the_whole_workload() -> None:
-    allocate_ = dataclasses.replace(PAPER, kind="global")
-    result = run(scenario(changing(), runtimes=THREE, workers=30, allocate=allocate_))
-    assert instances(result, 1.0) == instances(result, 30.0) == solved(THREE, 30, WHOLE, 30)
-    assert (result.allocations, result.replacements) == (1, 0)
-
-
 @pytest.mark.parametrize("start", ["even", "global", "first", (3, 2, 3)])
 def test_fixed_stays_as_it_starts(start: Any) -> None:
     allocate_ = Allocate(kind="fixed", start=start, objective="paper", period_s=10.0)
@@ -224,12 +217,6 @@ def test_a_replacement_takes_drain_and_load_to_the_instant(watched: list[Watched
     assert instances(result, 12.0) == (0, 2)
     assert result.replacements == 1
     assert result.outcomes["on_time"] == result.requests
-
-
-def test_an_idle_worker_loads_at_once_and_loading_takes_what_the_scenario_says(watched: list[Watched]) -> None:
-    work = listed(evenly(10, 0, 15, 500), duration_s=15.0)
-    run(scenario(work, allocate=dataclasses.replace(ONE_BY_ONE, replacement_s=2.5)))
-    assert watched[0].serving_since() == [round(12.5 * SECOND), 0]
 
 
 @pytest.mark.parametrize("make_before_break", [False, True])
@@ -464,24 +451,6 @@ def test_a_worker_lost_for_good_is_planned_without_at_once(watched: list[Watched
     assert instances(result, 9.0)[1] >= 1
     assert result.outcomes["failed"] == 0
     assert result.gpu_hours == pytest.approx((3 * 20 + 7.5) / 3600)
-
-
-def test_without_any_worker_what_waits_has_failed() -> None:
-    work = listed(evenly(100, 0, 4, 500), duration_s=4.0)
-    faults = (Fault(at_s=1.0, worker=0, kind="fail", restart_s=None),)
-    result = run(scenario(work, runtimes=(LONG,), workers=1, faults=faults))
-    assert result.outcomes["failed"] > 290
-    assert sum(result.outcomes.values()) == 400
-    assert result.timeline["unanswered"].sum() == result.outcomes["failed"]
-
-
-def test_a_slow_worker_is_slow_from_then_on() -> None:
-    work = listed(evenly(10, 0, 4, 500), duration_s=4.0)
-    faults = (Fault(at_s=2.0, worker=0, kind="slow", factor=3.0),)
-    result = run(scenario(work, runtimes=(LONG,), workers=1, faults=faults, record=True))
-    assert result.columns is not None
-    assert (result.columns["latency_ns"][:20] == 5 * MS).all()
-    assert (result.columns["latency_ns"][20:] == 15 * MS).all()
 
 
 def test_a_fault_of_a_worker_that_is_not_there_does_nothing(watched: list[Watched]) -> None:

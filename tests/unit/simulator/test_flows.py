@@ -118,14 +118,6 @@ def test_rows_have_the_lengths_of_the_file(share: float, more: tuple[tuple[int, 
     assert result.mean_ms == pytest.approx(mean_ms, rel=0.1 if 0 < share < 1 else 0.001)
 
 
-def test_workers_that_hold_everything_need_no_moves() -> None:
-    flow = toy(router="price", drop="slack", slo_ms=1000)
-    result = simulate(flow, 39, 4, bundle="all")
-    assert result.replacements == 0
-    assert result.kept == 1
-    assert result.figures.accuracy > 0.78
-
-
 @pytest.mark.parametrize("factor", [2.0, 4.0])
 def test_roots_take_what_a_trace_says_of_them(factor: float) -> None:
     """One after the other, then from the first again, scaled to the factor."""

@@ -14,7 +14,7 @@ import pytest
 from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.simulator.report.result import OUTCOMES, Result
 from arlo.simulator.run import run, run_many
-from arlo.simulator.scenario.scenario import Allocate, Dispatch, Fault, RuntimeModel, Scale, Scenario
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, Fault, Scale, Scenario
 from tests.fakes.simulated import LONG, MS, SECOND, SHORT, Listed, Phases, evenly, listed, scenario
 
 
@@ -82,17 +82,6 @@ def test_one_request_by_hand() -> None:
     assert result.timeline["instances.long"].tolist() == [1.0, 1.0]
 
 
-def test_a_queue_by_hand() -> None:
-    """Three requests at once on one worker of 5 ms: 5, 10 and 15 ms; the SLO of 12 ms makes the last one late."""
-    only_long = {"runtimes": (LONG,), "workers": 1, "slo_ms": 12.0, "dispatch": Dispatch(policy="uniform")}
-    result = run(scenario(Listed((0, 0, 0), (5, 5, 5), 1.0), **only_long))
-    assert result.mean_ms == 10.0
-    assert result.max_ms == 15.0
-    assert result.mean_wait_ms == 5.0
-    assert (result.outcomes["on_time"], result.outcomes["late"]) == (2, 1)
-    assert result.slo_attainment == pytest.approx(2 / 3)
-
-
 def test_outcomes_other_than_answers() -> None:
     """Too long, a full queue, and clients that give up: the worker has become slower than anyone knows."""
     given: dict[str, Any] = {
@@ -110,14 +99,6 @@ def test_outcomes_other_than_answers() -> None:
     }  # fmt: skip
     assert tuple(result.outcomes) == OUTCOMES
     assert result.timeline["unanswered"].sum() == 4
-
-
-def test_what_cannot_be_answered_in_time_is_rejected() -> None:
-    """An execution takes 5 ms: of three at once that are given 7 ms the last two would end too late."""
-    only_long = {"runtimes": (LONG,), "workers": 1, "dispatch": Dispatch(policy="uniform", inflight_limit=1)}
-    result = run(scenario(Listed((0, 0, 0), (5, 5, 5), 1.0), timeout_ms=7.0, record=True, **only_long))
-    assert (result.outcomes["on_time"], result.outcomes["rejected"], result.outcomes["expired"]) == (1, 2, 0)
-    assert result.timeline["unanswered"].sum() == 2
 
 
 def test_nothing_answered_has_no_latency() -> None:
@@ -314,17 +295,6 @@ def test_a_capacity_that_is_stated_is_what_dispatch_uses() -> None:
     ]
     assert results[0].mean_ms == 5.0
     assert results[1].mean_ms == 12.5
-
-
-def test_batches_form_as_the_runtime_allows() -> None:
-    """Four rows in 6 ms or one in 5. Each arrival is an event: the first row begins alone, four follow, then three."""
-    runtime = RuntimeModel(name="b", max_length=512, points=((512, 1, 5.0), (512, 4, 6.0)), max_batch=4)
-    result = run(
-        scenario(Listed((0,) * 8, (500,) * 8, 1.0), runtimes=(runtime,), workers=1, dispatch=Dispatch(policy="uniform"))
-    )
-    assert result.runtimes[0]["batches"] == 3
-    three_ms = 5 + 2 / 3
-    assert result.mean_ms == pytest.approx((5 + 4 * (5 + 6) + 3 * (5 + 6 + three_ms)) / 8, rel=1e-6)
 
 
 def test_bulk_fills_what_others_leave_and_is_in_no_latency() -> None:

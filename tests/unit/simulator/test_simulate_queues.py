@@ -32,8 +32,6 @@ QUANTILES = (np.arange(2**16) + 0.5) / 2**16
 EXPONENTIAL = -np.log1p(-QUANTILES)  # mean 1
 ONE_LENGTH = 64
 
-Columns = dict[str, NDArray[np.int64]]
-
 
 def poisson(rate_per_ms: float, count: int, seed: int) -> NDArray[np.int64]:
     gaps = np.random.default_rng(seed).exponential(MS / rate_per_ms, count)
@@ -166,16 +164,6 @@ def test_md1(policy: str) -> None:
     agree(run, [rho / 2 / (1 - rho), *quantiles, rho], seed=2)
 
 
-def test_mg1() -> None:
-    """Pollaczek-Khinchine with a service time that is 0.3 ms mostly and 4.5 ms in one case of six."""
-    service = np.array([0.3] * 5 + [4.5])
-    agree(
-        lambda seed: [mean_wait_ms(simulate(seed, 0.55, 120_000, noise=service))],
-        [pollaczek_khinchine(0.55, service)],
-        seed=3,
-    )
-
-
 @pytest.mark.parametrize("policy", ["rs", "late"])
 def test_mm1_with_room_for_few(policy: str) -> None:
     """M/M/1/K: what arrives when K are present is refused, with probability (1 - rho) rho^K / (1 - rho^(K + 1))."""
@@ -211,10 +199,6 @@ def test_mdc() -> None:
         [mdc_mean_wait(servers, servers * rho)],
         seed=12,
     )
-
-
-def test_md1_by_the_formula_of_mdc() -> None:
-    assert mdc_mean_wait(1, 0.8) == pytest.approx(2.0, rel=1e-6)
 
 
 def test_bound_on_arrival_is_worse_than_one_queue() -> None:
@@ -273,42 +257,7 @@ def test_two_classes_on_one_server() -> None:
     agree(lambda seed: priority(seed, rates, times, 1), [left / (1 - own), left / (1 - own) / (1 - both)], seed=20)
 
 
-@pytest.mark.long
-def test_two_classes_keep_the_law_of_conservation() -> None:
-    """Equal times on three servers: the order changes who waits, and the mean over both is that of M/D/3."""
-    rates = (1.0, 1.25)
-
-    def run(seed: int) -> list[float]:
-        waits = priority(seed, rates, (MS, MS), 3)
-        return [(rates[0] * waits[0] + rates[1] * waits[1]) / sum(rates)]
-
-    agree(run, [mdc_mean_wait(3, sum(rates))], seed=21)
-
-
 # -- laws --------------------------------------------------------------------------------------------------------------
-
-
-def test_little_and_utilisation() -> None:
-    """The mean number present, looked at every 0.37 ms, is rate times mean latency; busy time is rho per server."""
-    servers, rho, count = 3, 0.75, 20_000
-
-    def run(seed: int) -> list[float]:
-        arrived = poisson(servers * rho, count, seed)
-        sim = _core.Simulation("rs", slo=1000 * MS, noise=EXPONENTIAL, seed=seed)
-        sim.add_runtime(ONE_LENGTH, 100, [(ONE_LENGTH, 1, MS)])
-        for _ in range(servers):
-            sim.add_worker(0, 0)
-        sim.feed(arrived, np.full(count, 1, np.int32))
-        present = []
-        for at in range(0, int(arrived[-1]), 370_000):
-            sim.advance(at)
-            present.append(sim.queued + sim.in_flight)
-        sim.finish()
-        observed = arrived[-1]
-        latency_per_ns = sim.totals()["latency_sum_ns"] / observed
-        return [np.mean(present) / latency_per_ns, sim.workers()["busy_ns"].mean() / observed]
-
-    agree(run, [1.0, rho], seed=32)
 
 
 @pytest.mark.long

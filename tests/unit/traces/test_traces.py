@@ -84,13 +84,6 @@ def test_faster_keeps_the_requests() -> None:
 # Generators ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_trace() -> None:
-    one, same, other = (poisson(50, 20, parse_lengths("tweets"), seed) for seed in (3, 3, 4))
-    assert one.arrived_at_s.tolist() == same.arrived_at_s.tolist()
-    assert one.length.tolist() == same.length.tolist()
-    assert one.arrived_at_s.tolist() != other.arrived_at_s.tolist()
-
-
 def test_other_lengths_leave_the_arrivals_as_they_are() -> None:
     tweets, fixed = (poisson(50, 20, parse_lengths(spec), 3) for spec in ("tweets", "fixed:9"))
     assert tweets.arrived_at_s.tolist() == fixed.arrived_at_s.tolist()
