@@ -1,4 +1,8 @@
-"""Measured latencies for the simulator: a manifest of static runtimes."""
+"""Measured latencies for the simulator: a manifest of static runtimes, and the cost of packed batches.
+
+packed.json has a fit of each bucket over row lengths n (see `about` in it), and the points. A graph computes its whole
+bucket, so b is 0 unless half-filled buckets took less.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.gpu import SHAPES, Cell
-from benchmarks.gpu.report import STATIC_KINDS, Results
+from benchmarks.gpu.report import PACKED_KINDS, STATIC_KINDS, Results
 
 Latency = dict[tuple[int, int], float]  # length, rows -> milliseconds
 
@@ -68,3 +74,42 @@ def runtime(name: str, latency: Latency, *, max_length: int, max_batch: int, dyn
     ]
     more |= {"max_length": max_length, "max_batch": max_batch, "dynamic": dynamic}
     return Runtime(name=name, engine="torch", latency=tuple(points), **more)
+
+
+def costs(results: Results) -> str:
+    """packed.json; empty where nothing was measured."""
+    about = "us = a + b * sum(n) + c * sum(n^2), by bucket; points: bucket, rows, sum(n), sum(n^2), us"
+    found: dict[str, Any] = {"about": about}
+    for shape in results.shapes:
+        if cells := [cell for cell in results.cells(shape, PACKED_KINDS) if "squares" in cell]:
+            found[shape] = packed(cells)
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items())
+    return f"{{\n{lines}\n}}\n" if len(found) > 1 else ""
+
+
+def packed(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The points of one shape and kind, and their fit."""
+    points = [[c["tokens"], c["rows"], c["live"], c["squares"], round(1000 * time_ms(c))] for c in cells]
+    fits, error = {}, 0.0
+    for bucket in sorted({point[0] for point in points}):
+        here = [point for point in points if point[0] == bucket]
+        a, b, c = fit(here)
+        fits[str(bucket)] = [float(f"{value:.4g}") for value in (a, b, c)]
+        error = max(error, *(abs(a + b * n + c * s - us) / us for _, _, n, s, us in here))
+    return {"kind": cells[0]["kind"], "time": how(cells), "error": round(error, 4), "fit": fits, "points": points}
+
+
+def fit(points: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """a, b, c, none below 0, with the least squares; b only where buckets were filled to different degrees."""
+    columns = np.array([[1.0, n, s] for _, _, n, s, _ in points])
+    times = np.array([us for *_, us in points], np.float64)
+    varied = columns[:, 1].max() > 1.2 * columns[:, 1].min()
+    best, least = np.zeros(3), np.inf
+    for more in [(), (1,), (2,), (1, 2)] if varied else [(), (2,)]:
+        chosen, found = [0, *more], np.zeros(3)
+        if len(chosen) <= len(points):
+            found[chosen] = np.linalg.lstsq(columns[:, chosen], times, rcond=None)[0]
+            error = float(np.square(columns @ found - times).sum())
+            if (found >= 0).all() and error < 0.999 * least:
+                best, least = found, error
+    return float(best[0]), float(best[1]), float(best[2])

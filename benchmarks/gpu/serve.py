@@ -2,6 +2,7 @@
 
     static                 `arlo serve` with a real Triton worker that holds a runtime of the torch engine a length
     packed, both           the same with one runtime of these kinds, which is one of dynamic shape to the gateway
+    packed_fifo            benchmarks/peers/servers/packed_fifo.py: one queue, 16,384 packed tokens at a time
     triton                 `arlo serve` that passes rows on; Triton's own dynamic batcher over the dynamic kind
 
 All have the same kernels and the same rows (`mix`). Servers of one runtime start together and are measured in turn:
@@ -15,7 +16,9 @@ import concurrent.futures
 import contextlib
 import json
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,7 @@ from arlo.traces import Trace
 from benchmarks.gpu import Cell
 from benchmarks.gpu.bench import POSITIONS, Bench, mixes, model_folder
 from benchmarks.gpu.profiles import Latency, manifest, runtime
-from benchmarks.harness import serving
+from benchmarks.harness import Program, serving
 from benchmarks.load.twin import Beyond, trace_of, twin
 from benchmarks.peers.search import SHARE, Search
 
@@ -45,10 +48,10 @@ LENGTHS = tuple(range(64, POSITIONS + 1, 64))
 ROWS, PACKED_ROWS = 32, 256  # of a batch
 KINDS = {"both": ("static", "packed"), "packed": ("packed",), "static": ("static",), "triton": ("dynamic",)}
 # Servers and their workers, those of most value first.
-ORDER = (("both", 1), ("triton", 1), ("packed", 1), ("static", 1))
+ORDER = (("both", 1), ("packed_fifo", 1), ("packed", 1), ("triton", 1), ("static", 1))
 TWO, TWO_S = ("both", 2), 200.0  # two workers, where the stage has so many seconds
-DRY = (("both", 1), ("static", 1))
-RATES, STEP_S, OVER, CHANNELS = 15, 4.0, 1.3, 80  # RATES: of which bisection tries four
+DRY = (("both", 1), ("packed_fifo", 1), ("static", 1))
+RATES, STEP_S, OVER, FRONTS, CHANNELS = 15, 4.0, 1.3, 8, 80  # RATES: of which bisection tries four
 DRY_ROWS_S = 100.0  # rows a second that a busy CPU answers on time
 
 
@@ -119,6 +122,21 @@ def arlo(work: Path, bench: Bench, server: str, workers: int) -> Iterator[str]:
         for number, log in enumerate([work / "serve.log", *sorted((work / "run").rglob("*.log"))]):
             with contextlib.suppress(OSError):
                 shutil.copy(log, bench.logs / f"{work.name}-{number}-{log.name}")
+
+
+@contextlib.contextmanager
+def packed_fifo(work: Path, bench: Bench, shape: str) -> Iterator[str]:
+    """Run the server that has one queue; yields its address."""
+    log = bench.logs / "packed_fifo.log"
+    command: list[object] = [sys.executable, "-m", "benchmarks.peers.servers.packed_fifo", "--threads", 1]
+    command += ["--model", model_folder(work / "model", shape), "--precision", bench.precision]
+    command += ["--device", bench.device, "--fronts", 1 if bench.dry else FRONTS]
+    with Program(command, log=log) as program:
+        while not (said := [line for line in log.read_text().splitlines() if line.startswith("ready ")]):
+            if program.process.poll() is not None or bench.left_s < 5:
+                raise RuntimeError(f"packed_fifo did not start: {log.read_text()[-300:]}")
+            time.sleep(0.2)
+        yield str(json.loads(said[0].removeprefix("ready "))["grpc"])
 
 
 def offer(endpoint: str, trace: Trace) -> Cell:
@@ -202,12 +220,15 @@ def run(bench: Bench) -> None:
         folders = {each: work / f"{each[0]}-{each[1]}" for each in [("static", 1), *order]}
         for (server, _), folder in folders.items():
             folder.mkdir()
-            write_repository(folder / "repository", bench, shape, server, latency_of(table, shape, KINDS[server]))
+            if server in KINDS:
+                write_repository(folder / "repository", bench, shape, server, latency_of(table, shape, KINDS[server]))
         cost = {length: ms / rows for (length, rows), ms in latency_of(table, shape, ("static",)).items()}
         lengths = traffic(folders["static", 1] / "repository", 1000.0, 1.0, 1)[1].length
         estimate = 1e3 / float(np.interp(lengths, list(cost), list(cost.values())).mean())
 
         def started(server: str, workers: int) -> str:
+            if server == "packed_fifo":
+                return stack.enter_context(packed_fifo(folders[server, workers], bench, shape))
             return stack.enter_context(arlo(folders[server, workers], bench, server, workers))
 
         endpoints = {each: pool.submit(started, *each) for each in order if each[0] != "static"}
@@ -218,8 +239,8 @@ def run(bench: Bench) -> None:
                 key = cell["server"], cell["workers"]
                 if key not in endpoints:  # it loads one runtime after the other, for a minute
                     endpoints[key] = pool.submit(started, *key)
-                endpoint = endpoints[key].result(timeout=max(1.0, bench.left_s))
-                measure(cell, endpoint, bench, folders[key] / "repository", estimate)
+                own = folders[key if key[0] in KINDS else ("static", 1)] / "repository"
+                measure(cell, endpoints[key].result(timeout=max(1.0, bench.left_s)), bench, own, estimate)
 
             about: Cell = {"server": server, "shape": shape, "workers": workers, "mix": MIX, "slo_ms": SLO_MS}
             bench.cell("server", about, one)

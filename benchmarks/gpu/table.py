@@ -46,12 +46,14 @@ class Table:
             self._cell({"shape": shape, "kind": kind, "length": length, "rows": count}, np.full(count, length))
 
     def packed(self, shape: str, kind: str, buckets: Sequence[int]) -> None:
-        """Cells of packed rows by bucket and mix."""
+        """Cells of packed rows by bucket and mix. Rows of one length and half a bucket are for the fit of the cost."""
         for tokens in buckets:
             batches = {mix: filled(rows, tokens) for mix, rows in common.mixes(tokens, seed=tokens).items()}
+            batches |= {f"fixed:{n}": np.full(tokens // n, n) for n in (16, POSITIONS) if n <= tokens}
+            batches["half"] = filled(batches["mix"], tokens // 2)
             for mix, rows in batches.items():
                 about = {"shape": shape, "kind": kind, "tokens": tokens, "mix": mix, "live": int(rows.sum())}
-                self._cell(about | {"rows": len(rows)}, rows)
+                self._cell(about | {"rows": len(rows), "squares": int(np.square(rows).sum())}, rows)
 
     def _cell(self, about: Cell, lengths: Lengths) -> None:
         name = f"{about['shape']} {about['kind']}"

@@ -20,7 +20,7 @@ from typing import Any
 from arlo.errors import ArloError, ConfigError
 from benchmarks import harness
 from benchmarks.peers.compare import Options, compare
-from benchmarks.peers.rivals import RIVALS, graph
+from benchmarks.peers.rivals import RIVALS, graph, torch_folder
 from benchmarks.peers.search import grid
 
 INTERRUPTED = 130
@@ -84,6 +84,9 @@ def install(options: Options) -> None:
     if any(rival.needs_graph for rival in options.rivals):
         say("exporting the model for ONNX Runtime, if it is not there")
         graph()
+    if any(rival.needs_folder for rival in options.rivals):
+        say("exporting the model for the torch engine, if it is not there")
+        torch_folder()
 
 
 def table(found: dict[str, Any]) -> str:

@@ -72,6 +72,7 @@ class Rival:
     environment: Environment | None = None
     kserve: bool = False  # else OpenAI's embeddings
     needs_graph: bool = False  # as `graph` exports it
+    needs_folder: bool = False  # as `torch_folder` exports it
 
     @contextlib.asynccontextmanager
     async def running(self, setting: Setting) -> AsyncIterator[Server]:
@@ -153,6 +154,15 @@ def _infinity(engine: str) -> Start:
         return f"http://{HOST}:{port}/embeddings", [_process(f"infinity-{engine}", command, off, setting, stack)]
 
     return start
+
+
+def _packed_fifo(setting: Setting, stack: contextlib.AsyncExitStack) -> tuple[str, list[int]]:
+    port = free_port(HOST)
+    command = [sys.executable, "-m", "benchmarks.peers.servers.packed_fifo", "--model", str(torch_folder())]
+    command += ["--host", HOST, "--http-port", str(port), "--tokenizer", str(demo_model_path() / "tokenizer.json")]
+    command += ["--max-tokens", str(MAX_TOKENS), "--threads", str(core_count())]
+    pid = _process("packed_fifo", command, {"PYTHONPATH": str(harness.ROOT)}, setting, stack)
+    return f"http://{HOST}:{port}/v1/embeddings", [pid]
 
 
 def _triton(name: str, threads: int, setting: Setting, stack: contextlib.AsyncExitStack) -> tuple[int, int]:
@@ -259,6 +269,24 @@ def graph() -> Path:
     return path
 
 
+def torch_folder() -> Path:
+    """The model's folder for Arlo's torch engine, exported once into the cache."""
+    from arlo.compile.cache import Hasher
+    from arlo.compile.options import CompileOptions
+    from arlo.compile.steps.export_torch import export_torch
+    from arlo.compile.steps.resolve import resolve
+
+    folder = cache() / "torch-fp32"
+    if not folder.is_dir():
+        scratch = folder.with_name("torch-fp32.new")
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        model = resolve(CompileOptions(source=demo_model_path(), out=scratch), Hasher())
+        export_torch(model, "fp32", scratch)
+        scratch.rename(folder)
+    return folder
+
+
 def model_with_graph() -> Path:
     """The model's folder with the graph in it, as links: infinity-emb's ONNX engine looks for it there."""
     folder = cache() / "model-onnx"
@@ -288,6 +316,12 @@ RIVALS = {
             start=_infinity("optimum"),
             environment=INFINITY,
             needs_graph=True,
+        ),
+        Rival(
+            name="packed_fifo",
+            what="text-embeddings-inference's batching on Arlo's torch engine",
+            start=_packed_fifo,
+            needs_folder=True,
         ),
         Rival(
             name="triton",

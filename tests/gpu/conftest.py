@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+importlib.import_module("benchmarks.gpu.standalone").attach()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
