@@ -155,7 +155,7 @@ def describe(annotation: Any) -> str:
             + {str: "name = model", int: "length = instances", float: "name = number"}[get_args(annotation)[1]]
         )
     names = {type(None): "nothing", str: "string", int: "integer", float: "number", bool: "true or false", Path: "path"}
-    return names.get(annotation, annotation.__name__)
+    return names.get(annotation) or str(annotation.__name__)
 
 
 def _plural(annotation: Any) -> str:

@@ -16,6 +16,7 @@ from arlo.compile.lengths import show as lengths
 from arlo.compile.options import CompileOptions, parse_importance, parse_lengths
 from arlo.compile.pipeline import compile_model
 from arlo.compile.progress import Progress
+from arlo.compile.repository.inspect import inspect_repository
 from arlo.compile.steps.lengths import LengthChoice
 from arlo.compile.steps.resolve import DEMO_MODEL
 from arlo.compile.tools import inspect
@@ -180,7 +181,7 @@ def run(args: argparse.Namespace) -> int:
     if library is not None:
         write_logical_model(options.out, manifest, library=library)
     took_s, choice = monotonic_s() - start_s, choices[0] if choices else None
-    found = inspect.inspect_repository(options.out)
+    found = inspect_repository(options.out)
     if args.json:
         summary = inspect.as_dict(found, None) | {
             "lengths": None if choice is None else lengths.as_dict(choice),  # None: they were named

@@ -118,8 +118,7 @@ def verify_repository(
     hasher = Hasher()
     engines = {runtime.name: _engine(manifest, runtime) for runtime in chosen}
     for runtime in chosen:
-        cannot = engines[runtime.name].cannot_run()
-        if cannot:
+        if cannot := engines[runtime.name].cannot_run():
             raise EnvironmentProblem(
                 f"{runtime.name} is an engine of {runtime.engine} and cannot be run here: {cannot}. "
                 "Copy the repository to the machine that shall serve it, and verify it there"
