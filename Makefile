@@ -133,7 +133,7 @@ endif
 # takes all cores. See tools/check.py. The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "lint-style=make lint-style" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
+	@$(PY) tools/check.py "lint-style=make lint-style" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" "site=$(NICE) make site" \
 	  "test-quick=make test-quick" \
 	  ++ "asan=make asan" "tsan=make tsan" "fuzz=$(NICE) make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" \
 	  ++ "test-servers=make test-servers" "kit=make kit-dry" "cascade=make cascade-demo-small" \
@@ -243,7 +243,7 @@ chart: setup ## helm (fetched) on deploy/chart: linted, rendered, its objects va
 # A warning is an error: a page that is nowhere, a link to what is not there.
 MKDOCS := mkdocs-material==9.8.2 mkdocstrings-python==2.0.11
 .PHONY: site
-site: setup ## the documents as a site, in build/html
+site: setup ## the documents as a site, in build/html; fails on a dead link
 	@[ -e build/site/lib/python*/site-packages/mkdocstrings_handlers ] || { $(PY) -m venv build/site && \
 	  build/site/bin/pip --disable-pip-version-check install --quiet -c constraints.txt $(MKDOCS); }
 	NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --quiet --strict --config-file tools/site/mkdocs.yml

@@ -35,7 +35,7 @@ compiled into a Triton repository. A body that gives embeddings gets a linear he
 texts, and its prompts. Rows of different tasks share batches: the input `task` says which one a row is of, and
 `arlo adapt task add` adds one.
 
-Each step is kept in the cache as soon as it is done: a run that was stopped (Ctrl-C) goes on where it was, and further
+Each finished step is kept in the cache: an interrupted run resumes where it stopped, and further
 counts or lengths cost their own work only.
 
 OUT gets a repository for each variant, adapt.json with what was found, tokens.toml for `arlo simulate`, and flow.toml

@@ -41,11 +41,11 @@ COMMANDS = (
         "arlo.cli.simulate.command",
         "what a cluster would do with a stream of requests: latency, SLO, GPU-hours",
     ),
-    Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
+    Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report the outcome of every request"),
     Command("top", "arlo.cli.top.command", "what is served, how loaded it is, how fast it answers: live, or once"),
     Command("report", "arlo.cli.report", "result files as a page, one over the other"),
     Command("config", "arlo.cli.config", "check or show a configuration file; choose an operating point"),
-    Command("version", "arlo.cli.version", "versions of Arlo and of what it stands on"),
+    Command("version", "arlo.cli.version", "versions of Arlo and its parts"),
 )
 
 ACTIONS = (

@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add `version`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "version",
-        help="versions of Arlo and of what it stands on",
+        help="versions of Arlo and its parts",
         description="Versions of Arlo and of the packages that it stands on; put them into a bug report.",
         epilog="examples:\n  arlo version\n  arlo version --json",
     )

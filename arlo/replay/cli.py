@@ -45,7 +45,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     defaults = ReplayOptions(endpoint="127.0.0.1:8001")
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "replay",
-        help="send a trace to an endpoint and report what came of every request",
+        help="send a trace to an endpoint and report the outcome of every request",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

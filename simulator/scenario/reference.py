@@ -11,7 +11,7 @@ HEAD = """# Scenario files
 
 `arlo simulate SCENARIO.toml` reads one TOML file; flags override it, `--save FILE.toml` writes it. Relative paths are
 relative to the file. An unknown key is an error that names the nearest one. Every key has a default, so the smallest
-file is an empty one. [What is simulated](simulator.md) stands elsewhere.
+file is an empty one. [Simulate](simulator.md#what-is-modelled) says what is modelled.
 
 ```toml
 [workload]

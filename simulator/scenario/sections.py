@@ -33,15 +33,12 @@ MOST_MS = 1_000_000_000  # eleven days: nanoseconds of anything longer do not fi
 
 @section("run")
 class RunSection:
-    """The run itself."""
+    """One run: its name, seed and warm-up."""
 
-    name: str = option(
-        default="", doc="What tables and plots call it.", left_out="the scheme, the workers and the rate"
-    )
+    name: str = option(default="", doc="Name in tables and plots.", left_out="the scheme, the workers and the rate")
     seed: int = option(
         default=_RUN["seed"],
-        doc="Of all that is drawn at random: arrivals, lengths, noise. The same seed gives the same result, to the "
-        "last bit.",
+        doc="Seed of arrivals, lengths and noise. The same seed gives the same result, to the last bit.",
         minimum=0,
         maximum=2**63 - 1,
         flag=Flag("N", "of all that is random", sweep=True),

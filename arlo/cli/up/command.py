@@ -38,7 +38,7 @@ DESCRIPTION = """A model in, vectors out: text over HTTP, and Triton's protocol 
 
 What is missing is compiled first, one runtime that takes every length, so that answers come soon; a
 runtime for each length is built behind it, and joins while it serves. All of it is kept: the next
-start compiles nothing. What was stopped goes on where it was."""
+start compiles nothing. An interrupted build resumes where it stopped."""
 
 EPILOG = """examples:
   arlo up ./my-bert                          a Hugging Face folder; curl to paste is printed
