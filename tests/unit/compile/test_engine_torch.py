@@ -416,7 +416,7 @@ def test_other_kinds_are_verified_and_measured_by_themselves(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"kinds": ("static", "sparse")}, "kind 'sparse' is unknown"),
+        ({"kinds": ("static", "sparse")}, "compile.kinds must be"),
         ({"kinds": ("packed",), "engine": "onnxruntime"}, "kinds is for torch"),
         ({"importance": "all"}, "importance and confidence are outputs of ONNX graphs"),
         ({"profiles": True}, "profiles is not for torch"),
