@@ -89,14 +89,8 @@ class Shape(Numbers):
         )
 
     def _variant(self, stage: int, k: int) -> tuple[int, float, int, float]:
-        spec = self.flow.stages[stage].variants[k]
-        shares = self.flow.stages[stage].bins(k)
-        least = min(spec.latency_ns(1, i) for i, share in enumerate(shares) if share > 0)
-        work = min(
-            math.fsum(share * spec.latency_ns(rows, i) for i, share in enumerate(shares)) / rows
-            for rows in spec.batch_caps
-        )
-        return self.variant[stage, k], self.flow.stages[stage].accuracy(k), least, work / SECOND_NS
+        spec = self.flow.stages[stage]
+        return self.variant[stage, k], spec.accuracy(k), spec.least_ns(k), spec.work_ns(k) / SECOND_NS
 
     def draws(self) -> list[Draw]:
         """What each edge makes of a row, as the simulation takes it."""

@@ -184,6 +184,19 @@ class FlowStage:
         """The mean accuracy of a variant over the rows that reach this stage."""
         return self.variants[variant].mean_accuracy(self.bins(variant))
 
+    def least_ns(self, variant: int) -> int:
+        """Time of one row on the quickest runtime that rows of this stage use."""
+        each = self.variants[variant]
+        return min(each.latency_ns(1, i) for i, share in enumerate(self.bins(variant)) if share > 0)
+
+    def work_ns(self, variant: int) -> float:
+        """Worker time of a row in batches of the size where a row costs least."""
+        each, shares = self.variants[variant], self.bins(variant)
+        return min(
+            math.fsum(share * each.latency_ns(rows, i) for i, share in enumerate(shares)) / rows
+            for rows in each.batch_caps
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:

@@ -74,14 +74,11 @@ def fill_pipeline(
             if v and labels[stage.name] != tuple(one.labels):
                 raise ConfigError(f"variant {variant.name!r} of stage {stage.name!r} has other labels than the first")
             labels[stage.name] = tuple(one.labels)
-            shares = stage.bins(v)
-            batch = variant.max_batch
-            work_ns = sum(share * variant.latency_ns(batch, i) for i, share in enumerate(shares)) / batch
             served = item.variants.add(
                 model=variant_model(config, stage.name, variant.name),
                 accuracy=stage.accuracy(v),
-                work_s=work_ns / 1e9,
-                least_us=max(round(variant.latency_ns(1) / 1000), 1),
+                work_s=stage.work_ns(v) / 1e9,
+                least_us=max(round(stage.least_ns(v) / 1000), 1),
                 tokens=variant.tokens if by_tokens else None,
                 energy=flow.joule * variant.watts,
             )

@@ -187,3 +187,14 @@ def test_an_exit_needs_its_share() -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         load_flow(tmp_path / "none.toml")
+
+
+def test_what_a_row_costs_is_that_of_the_runtimes_and_the_batch_that_it_gets(tmp_path: Path) -> None:
+    """Rows of 100 tokens take the longer runtime, and cost least in batches of 4. Gateway and simulator read these."""
+    curves = "[[64, 1, 2.0], [64, 4, 4.0], [64, 8, 40.0], [128, 1, 5.0], [128, 4, 8.0], [128, 8, 80.0]]"
+    text = TREE.replace("[[40, 1], [100, 3]]", "[[100, 1]]").replace(
+        "[[64, 1, 2.0], [64, 8, 8.0], [128, 1, 4.0], [128, 8, 16.0]]", f"{curves}\nmax_batch = 8"
+    )
+    (tmp_path / "flow.toml").write_text(text)
+    stage = load_flow(tmp_path / "flow.toml").stages[0]
+    assert (stage.least_ns(0), stage.work_ns(0)) == (5_000_000, 2_000_000)
