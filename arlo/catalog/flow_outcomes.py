@@ -7,6 +7,7 @@ in a row predicts the gain of a further model. Accuracies of paths, shares of ex
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import math
 import zipfile
@@ -216,3 +217,13 @@ class Way:
     right: NDArray[np.bool_]  # [rows]
     said: Floats | None = None  # [rows, labels]
     truth: NDArray[np.integer[Any]] | None = None  # [rows]
+
+
+@functools.lru_cache(maxsize=8)
+def _outcomes(folder: str) -> Outcomes:
+    return Outcomes.load(Path(folder))
+
+
+def records_of(flow: Flow) -> RowOutcomes | None:
+    """The recorded answers of a flow's variants, read once. ConfigError when the file is damaged."""
+    return _outcomes(flow.records).of(flow) if flow.records else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from arlo.cascade.manifest import Point
 from arlo.catalog.bundle import shared_bundle
+from arlo.catalog.flow_outcomes import records_of
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config
 from arlo.config.flows import CascadeConfig, PipelineConfig
@@ -22,7 +23,7 @@ from arlo.control.events import emit
 from arlo.control.http.status import CascadeStatus, EnergyStatus
 from arlo.control.reconcile.cascade import fill_cascade, kept_point
 from arlo.control.reconcile.choice import choose
-from arlo.control.reconcile.pipeline import fill_pipeline, kept_plan, plan_message, records_of
+from arlo.control.reconcile.pipeline import fill_pipeline, kept_plan, plan_message
 from arlo.control.reconcile.placement import plan_from_config
 from arlo.errors import GatewayError
 from arlo.planning.flows.numbers import Numbers

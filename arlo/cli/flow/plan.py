@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.flow_file import load_flow
-from arlo.catalog.flow_outcomes import Outcomes
+from arlo.catalog.flow_outcomes import records_of
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report.numbers import ms, share
@@ -30,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError('--trace says how the demand varies, for flows with utilisation = "window" only')
     plan = make_plan(
         flow,
-        outcomes=Outcomes.load(Path(flow.records)).of(flow) if flow.records else None,
+        outcomes=records_of(flow),
         demand=args.demand,
         workers=args.workers,
         within=args.within,

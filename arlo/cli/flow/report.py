@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from arlo.catalog.flow_file import load_flow
+from arlo.catalog.flow_outcomes import records_of
 from arlo.cli.flow.plan import POOLS, as_json, pools
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
@@ -34,15 +35,16 @@ def run(args: argparse.Namespace) -> int:
     found = check(flow)
     if found.problems:
         raise ConfigError(found.problems[0])
+    outcomes = records_of(flow)
     most = capacity(flow, args.workers)
     best = capacity(flow, args.workers, variants=best_variants(flow))
     demands = grid(most)
-    plans = {PLANNED: sweep(flow, args.workers, demands)}
+    plans = {PLANNED: sweep(flow, args.workers, demands, outcomes=outcomes)}
     if flow.utilisation != 1:
         whole = dataclasses.replace(flow, utilisation=1.0)
-        plans[WHOLE] = sweep(whole, args.workers, demands)
+        plans[WHOLE] = sweep(whole, args.workers, demands, outcomes=outcomes)
     demand = args.demand if args.demand is not None else most / 2
-    plan = make_plan(flow, demand=demand, workers=args.workers)
+    plan = make_plan(flow, outcomes=outcomes, demand=demand, workers=args.workers)
     cards = [
         (f"{best:,.4g}/s", f"carried by the most accurate variants on {args.workers} workers"),
         (f"{most:,.4g}/s", "carried by the cheapest ones"),

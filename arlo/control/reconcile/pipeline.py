@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from arlo.catalog.files import read_tokenizer
 from arlo.catalog.flow import Flow, FlowEdge, FlowVariant
 from arlo.catalog.flow_accuracy import path_accuracy
 from arlo.catalog.flow_exits import gain
-from arlo.catalog.flow_outcomes import Outcomes, RowOutcomes
+from arlo.catalog.flow_outcomes import RowOutcomes, records_of
 from arlo.catalog.manifest import Manifest
 from arlo.config.flows import PipelineConfig
 from arlo.config.stages import pipeline_name, served_flow, timeout_ms, variant_model
@@ -231,16 +230,6 @@ def _fill_guard(item: Any, edge: FlowEdge, labels: tuple[str, ...]) -> None:
         if label not in labels:
             raise ConfigError(f"edge {edge.name}: {edge.tail!r} has no label {label!r}; known: {', '.join(labels)}")
         item.labels.append(labels.index(label))
-
-
-@functools.lru_cache(maxsize=8)
-def _outcomes(folder: str) -> Outcomes:
-    return Outcomes.load(Path(folder))
-
-
-def records_of(flow: Flow) -> RowOutcomes | None:
-    """The recorded answers of a flow's variants, read once. ConfigError when the file is damaged."""
-    return _outcomes(flow.records).of(flow) if flow.records else None
 
 
 def _fill_gain(item: Any, flow: Flow, number: int, records: RowOutcomes | None) -> None:

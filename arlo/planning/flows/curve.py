@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from arlo.catalog.flow import Flow
+from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.planning.flows import build
 from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.planners import make_plan
@@ -32,11 +33,12 @@ def capacity(
     return found
 
 
-def sweep(flow: Flow, workers: int, demands: Sequence[float]) -> list[FlowPlan]:
+def sweep(flow: Flow, workers: int, demands: Sequence[float], *, outcomes: RowOutcomes | None = None) -> list[FlowPlan]:
     """A plan for each demand, each knowing the one before."""
     plans: list[FlowPlan] = []
     for demand in demands:
-        plans.append(make_plan(flow, demand=demand, workers=workers, before=plans[-1] if plans else None))
+        before = plans[-1] if plans else None
+        plans.append(make_plan(flow, outcomes=outcomes, demand=demand, workers=workers, before=before))
     return plans
 
 

@@ -12,6 +12,7 @@ from arlo.catalog.flow_file import load_flow
 from arlo.cli.app import main
 from arlo.cli.flow.report import PLANNED, WHOLE
 from arlo.planning.flows.check import check
+from tests.fakes.flow_outcomes import EXIT, FLOW, ONWARD, outcomes
 from benchmarks.papers.loki.latencies import FAMILIES, variants
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "simulate"
@@ -124,6 +125,22 @@ def test_a_report(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert WHOLE in text
     assert "carried by the most accurate variants on 4 workers" in text
     assert "Instances at " in text
+
+
+def test_a_report_plans_with_what_was_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `arlo plan flow --demand` does: rows that leave early are those that the small one has right."""
+    mixed = '{ensemble = "weighted", weights = [1, 1]}'
+    edges = EXIT.format(when='{score = "calibrated_max", at_least = 0.8}') + ONWARD.format(answer=mixed)
+    path = tmp_path / "flow.toml"
+    path.write_text(FLOW.format(edges=edges))
+    outcomes().save(tmp_path / "records")
+    asked = ["plan", "flow", str(path), "--workers", "4", "--json", "--demand", "100"]
+    found = []
+    for more in ([], ["--report", str(tmp_path / "page.json")]):
+        assert main([*asked, *more]) == 0
+        said = json.loads(capsys.readouterr().out)
+        found.append(said["plan"] if more else said)
+    assert found[0]["accuracy"] == found[1]["accuracy"]
 
 
 @pytest.mark.parametrize(
