@@ -12,8 +12,8 @@ from arlo.catalog.flow_file import load_flow
 from arlo.cli.app import main
 from arlo.cli.flow.report import PLANNED, WHOLE
 from arlo.planning.flows.check import check
-from tests.fakes.flow_outcomes import EXIT, FLOW, ONWARD, outcomes
 from benchmarks.papers.loki.latencies import FAMILIES, variants
+from tests.fakes.flow_outcomes import EXIT, FLOW, ONWARD, outcomes
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "simulate"
 TOY = """
