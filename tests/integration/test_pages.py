@@ -34,7 +34,7 @@ READY = "Ctrl-C stops it."
 # What builds and installs Arlo has tests of its own: make test-python, tests/integration/test_demo.py, tests/wheel.
 BUILDS = re.compile(r"make (demo|test|wheel)\b|python3\.12 -m venv |v/bin/pip install ")
 SERVES = re.compile(r"(v/bin/)?arlo (up|serve) ")
-# A network with a loopback device of its own, until the standard input ends.
+# A network with nothing but a loopback device, until the standard input ends.
 NETWORK = """
 import fcntl, socket, struct, sys
 fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh14x", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
@@ -53,7 +53,7 @@ def commands(page: str) -> Iterator[str]:
 
 @pytest.fixture
 def network() -> Iterator[list[str]]:
-    """The words that run a command in a network of its own."""
+    """The words that run a command in a separate network."""
     own = [] if os.getuid() == 0 else ["--map-root-user"]
     holder = subprocess.Popen(
         ["unshare", *own, "--net", sys.executable, "-c", NETWORK],
@@ -66,7 +66,7 @@ def network() -> Iterator[list[str]]:
     assert holder.stdout is not None
     assert holder.stderr is not None
     if holder.stdout.readline() != "up\n":
-        pytest.skip(f"no network of its own here: {holder.stderr.read().strip()}")
+        pytest.skip(f"no separate network here: {holder.stderr.read().strip()}")
     yield ["nsenter", "--target", str(holder.pid), "--net", *(["--user", "--preserve-credentials"] if own else [])]
     holder.communicate()
 
