@@ -19,7 +19,7 @@ class CascadeConfig:
         doc="`cascade.json`, or the folder that it is in. The repositories of the stages lie where it says."
     )
     slo_ms: int = option(
-        doc="Latency that a request should be answered within, whatever stages it runs on.",
+        doc="Latency target of a request, over all the stages that it runs on.",
         unit="ms",
         minimum=1,
         maximum=3_600_000,
@@ -47,8 +47,8 @@ class CascadeConfig:
     )
     on_deadline: Literal["answer", "expire"] = option(
         default="answer",
-        doc="A row whose time is over while it waits for a later stage, or runs on it: it ends with the answer that it "
-        "has, which says so, or without one.",
+        doc="A row whose time is over while it waits for a later stage, or runs on it: it ends with the answer so "
+        "far, marked as degraded (`answer`), or with DEADLINE_EXCEEDED (`expire`).",
     )
     on_failure: Literal["answer", "error"] = option(
         default="answer", doc="The same of a row that a later stage's workers fail."

@@ -183,8 +183,8 @@ class LimitsConfig:
     )
     connection_age_ms: int = option(
         default=0,
-        doc="Connections older than this are told to go, so that clients spread over gateways again; calls under way "
-        "have gateway.drain_timeout_ms to end. 0: never.",
+        doc="Connections older than this are closed (GOAWAY), so that clients spread over gateways again; calls "
+        "under way have gateway.drain_timeout_ms to end. 0: never.",
         unit="ms",
         minimum=0,
         maximum=2**31 - 1,

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(120
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "Ctrl-C stops it."
-# What builds and installs Arlo has tests of its own: make test-python, tests/integration/test_demo.py, tests/wheel.
+# Other tests build and install Arlo: make test-python, tests/integration/test_demo.py, tests/wheel.
 BUILDS = re.compile(r"make (demo|test|wheel)\b|python3\.12 -m venv |v/bin/pip install ")
 SERVES = re.compile(r"(v/bin/)?arlo (up|serve) ")
 # A network with nothing but a loopback device, until the standard input ends.

@@ -57,7 +57,7 @@ class Shared(Problem):
     work: tuple[float, ...]
 
     def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
-        raise NotImplementedError
+        raise AssertionError("the tests give the answer")
 
     def loss(self, instances: Sequence[int]) -> float:
         if not instances[-1]:
