@@ -170,7 +170,7 @@ void simulated(benchmark::State& state) {
     for (int i = 0; i < 200'000; ++i) arrived.push_back(static_cast<TimeNs>(at += gap(random)));
     engine.feed(arrived, std::vector<std::int32_t>(arrived.size(), 10));
     engine.finish();
-    rows += static_cast<std::int64_t>(engine.totals().rows);
+    rows += static_cast<std::int64_t>(engine.accounts().all.totals.rows);
   }
   state.SetItemsProcessed(rows);
 }
