@@ -1,5 +1,5 @@
-// arlo._core: the dispatch core in Python, for the simulator and for tests; allocate.cc adds the allocation solver,
-// simulate.cc the simulator's event loop.
+// arlo._core: the dispatch core in Python, for tests; the other files add the solvers, the simulator's event loop,
+// flows and the tokenizer.
 //
 // Thin: every method is one call of arlo::dispatch::Scheduler, the actions it emitted come back as a list. Two things
 // differ from C++. kNone and kNever are None. A call that C++ ignores because a handle or an id is in the wrong state
@@ -28,7 +28,7 @@ using namespace nb::literals;
 namespace arlo::dispatch {
 namespace {
 
-using Point = std::tuple<std::int32_t, std::int32_t, TimeNs>;
+using Points = std::vector<std::tuple<std::int32_t, std::int32_t, TimeNs>>;
 
 std::optional<std::uint32_t> optional_id(std::uint32_t id) {
   return id == kNone ? std::nullopt : std::optional<std::uint32_t>(id);
@@ -124,11 +124,9 @@ void bind_scheduler(nb::module_& m) {
 
   scheduler.def(
       "add_runtime",
-      [](Scheduler& s, std::int32_t max_length, std::int32_t capacity, const std::vector<Point>& latency,
-         std::int32_t max_batch, bool dynamic, VariantId variant) {
-        RuntimeSpec spec{max_length, max_batch, capacity, dynamic, {}, variant};
-        for (const auto& [length, batch, ns] : latency) spec.latency.push_back({length, batch, ns});
-        return s.add_runtime(std::move(spec));
+      [](Scheduler& s, std::int32_t max_length, std::int32_t capacity, const Points& latency, std::int32_t max_batch,
+         bool dynamic, VariantId variant) {
+        return s.add_runtime({max_length, max_batch, capacity, dynamic, points(latency), variant});
       },
       "max_length"_a, "capacity"_a, "latency"_a, nb::kw_only(), "max_batch"_a = 1, "dynamic"_a = false, "variant"_a = 0,
       "Adds a runtime and returns its id. `max_length` in tokens, `capacity` is M (requests within the SLO),\n"
@@ -234,20 +232,16 @@ void bind_scheduler(nb::module_& m) {
           },
           "Earliest deadline of a waiting request, in ns; None when there is none. May be early, never late.");
 
-  scheduler.def("levels", &Scheduler::levels)
-      .def("level_max_length", &Scheduler::level_max_length, "level"_a, "In tokens; 0 for no such level.")
+  scheduler.def("level_max_length", &Scheduler::level_max_length, "level"_a, "In tokens; 0 for no such level.")
       .def("ideal_level", &Scheduler::ideal_level, "length"_a, "variant"_a = 0, "-1 when no level is long enough.")
       .def("set_tokens", &set_tokens, "counts"_a,
            "Variants that are a body: a batch gets one of them when it starts; under `late` with batches.")
       .def("clear_tokens", &Scheduler::clear_body, "variant"_a, "By its first variant: it is no body any more.")
-      .def("set_share", &Scheduler::set_share, "variant"_a, "share"_a,
-           "What a variant may count on of the workers that it shares, above 0; 1 unless it is said.")
       .def("queued", &Scheduler::queued, "Requests that wait, parked ones included.")
       .def("parked", &Scheduler::parked, "Requests that wait and that no active instance fits.")
       .def("overdue", &Scheduler::overdue, "Requests that wait and can no longer be on time.")
       .def("in_flight", &Scheduler::in_flight, "Requests that are executing.")
       .def("instances", &Scheduler::instances, "Instances present, draining ones included.")
-      .def("fits_any", &Scheduler::fits_any, "length"_a, "variant"_a = 0, "Some active instance is long enough.")
       .def("present", &Scheduler::present, "instance"_a)
       .def(
           "view",

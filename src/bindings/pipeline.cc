@@ -37,11 +37,11 @@ using DrawOf =
     std::tuple<std::string, std::vector<double>, std::vector<double>, std::vector<std::int32_t>, std::int32_t,
                std::vector<std::pair<std::int32_t, double>>>;  // kind, take, mean, counts, max, lengths
 
-Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
-          const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
-          const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
-          bool follows_load, const std::vector<double>& energy,
-          const std::vector<std::pair<std::int32_t, std::int32_t>>& joins) {
+void make_spec(Spec* self, const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
+               const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
+               const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
+               bool follows_load, const std::vector<double>& energy,
+               const std::vector<std::pair<std::int32_t, std::int32_t>>& joins) {
   Spec made;
   std::size_t number = 0;
   for (const auto& variants : stages) {
@@ -62,7 +62,7 @@ Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<E
   for (const auto& [e, fork] : joins) made.edges.at(static_cast<std::size_t>(e)).join = fork;
   made.follows_load = follows_load;
   validate(made);
-  return made;
+  new (self) Spec(std::move(made));
 }
 
 // Arguments in the form that the simulator takes.
@@ -109,26 +109,16 @@ std::vector<double> table(const Spec& of, const Plan& plan, const std::vector<do
 
 void bind(nb::module_& m) {
   nb::class_<Spec>(m, "Pipeline", "A pipeline as data: src/flow/pipeline/spec.h.")
-      .def(
-          "__init__",
-          [](Spec* self, const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
-             const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
-             const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
-             bool follows_load, const std::vector<double>& energy,
-             const std::vector<std::pair<std::int32_t, std::int32_t>>& joins) {
-            new (self) Spec(spec(stages, edges, accuracy, router, drop, on_drop, max_open, falls_back, follows_load,
-                                 energy, joins));
-          },
-          "stages"_a, "edges"_a, nb::kw_only(), "accuracy"_a = std::vector<double>{}, "router"_a = "price",
-          "drop"_a = "slack", "on_drop"_a = "fail", "max_open"_a = 1 << 16,
-          "falls_back"_a = std::vector<std::int32_t>{}, "follows_load"_a = false, "energy"_a = std::vector<double>{},
-          "joins"_a = std::vector<std::pair<std::int32_t, std::int32_t>>{},
-          "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: "
-          "(from,\n"
-          "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.\n"
-          "`falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price;\n"
-          "`energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none;\n"
-          "`joins`: (edge, stage) of edges that join what comes of one row of that stage.");
+      .def("__init__", &make_spec, "stages"_a, "edges"_a, nb::kw_only(), "accuracy"_a = std::vector<double>{},
+           "router"_a = "price", "drop"_a = "slack", "on_drop"_a = "fail", "max_open"_a = 1 << 16,
+           "falls_back"_a = std::vector<std::int32_t>{}, "follows_load"_a = false, "energy"_a = std::vector<double>{},
+           "joins"_a = std::vector<std::pair<std::int32_t, std::int32_t>>{},
+           "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: "
+           "(from,\n"
+           "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.\n"
+           "`falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price;\n"
+           "`energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none;\n"
+           "`joins`: (edge, stage) of edges that join what comes of one row of that stage.");
   nb::class_<Plan>(m, "PipelinePlan", "What a planner says of a pipeline: src/flow/pipeline/spec.h.")
       .def(
           "__init__",
@@ -183,8 +173,6 @@ void bind_pipeline(nb::class_<Engine>& engine) {
           "scores [guards, variants, rows])); a guard: (edge or -1, fixed | price | planned, at_least, below, gain by\n"
           "variant: points (score, gain)). A stage without guards goes by shares.")
       .def("plan", &Engine::plan, "plan"_a, "A plan for the pipeline, in force from now on.")
-      .def("pipeline_price", &Engine::worker_price, "variant"_a,
-           "Utility that a worker-second of this variant costs now.")
       .def(
           "pipeline_totals",
           [](const Engine& e) {

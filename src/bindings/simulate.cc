@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -24,33 +23,14 @@ using namespace nb::literals;
 namespace arlo::simulate {
 namespace {
 
-using Point = std::tuple<std::int32_t, std::int32_t, TimeNs>;
-template <typename T>
-using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Output = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+using Points = std::vector<std::tuple<std::int32_t, std::int32_t, TimeNs>>;
 
-template <typename T>
-std::span<const T> view(const Input<T>& array) {
-  return {array.data(), array.size()};
-}
-
-template <typename T>
-Output<T> array(std::vector<T> values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return Output<T>(kept->data(), {kept->size()}, owner);
-}
-
-std::vector<dispatch::LatencyPoint> points(const std::vector<Point>& given) {
-  std::vector<dispatch::LatencyPoint> made;
-  made.reserve(given.size());
-  for (const auto& [length, batch, ns] : given) made.push_back({length, batch, ns});
-  return made;
+const Accounts::Sums& sums(const Engine& engine, std::optional<dispatch::VariantId> variant) {
+  return variant ? engine.accounts().of(*variant) : engine.accounts().all;
 }
 
 nb::dict totals(const Engine& engine, std::optional<dispatch::VariantId> variant) {
-  const Totals& t = variant ? engine.totals(*variant) : engine.totals();
+  const Totals& t = sums(engine, variant).totals;
   nb::dict d;
   d["arrived"] = t.arrived;
   d["on_time"] = t.outcomes[static_cast<int>(Outcome::kOnTime)];
@@ -75,93 +55,76 @@ nb::dict totals(const Engine& engine, std::optional<dispatch::VariantId> variant
 }
 
 nb::dict workers(const Engine& engine) {
-  std::vector<std::int64_t> runtime, state, waiting, executing, since, busy, served;
-  for (WorkerId id = 0; id < engine.workers(); ++id) {
-    const WorkerView w = engine.worker(id);
-    runtime.push_back(w.runtime);
-    state.push_back(static_cast<std::int64_t>(w.state));
-    waiting.push_back(w.waiting);
-    executing.push_back(w.executing);
-    since.push_back(w.since);
-    busy.push_back(w.busy);
-    served.push_back(static_cast<std::int64_t>(w.served));
-  }
+  std::vector<WorkerView> all;
+  for (WorkerId id = 0; id < engine.workers(); ++id) all.push_back(engine.worker(id));
   nb::dict d;
-  d["runtime"] = array(std::move(runtime));
-  d["state"] = array(std::move(state));
-  d["waiting"] = array(std::move(waiting));
-  d["executing"] = array(std::move(executing));
-  d["since_ns"] = array(std::move(since));
-  d["busy_ns"] = array(std::move(busy));
-  d["served"] = array(std::move(served));
+  d["runtime"] = column<std::int64_t>(all, &WorkerView::runtime);
+  d["state"] = column<std::int64_t>(all, &WorkerView::state);
+  d["waiting"] = column<std::int64_t>(all, &WorkerView::waiting);
+  d["executing"] = column<std::int64_t>(all, &WorkerView::executing);
+  d["since_ns"] = column<std::int64_t>(all, &WorkerView::since);
+  d["busy_ns"] = column<std::int64_t>(all, &WorkerView::busy);
+  d["served"] = column<std::int64_t>(all, &WorkerView::served);
   return d;
 }
 
 nb::dict runtimes(const Engine& engine) {
-  std::vector<std::int64_t> served, demoted, batches, busy;
-  for (RuntimeId id = 0; id < engine.runtimes(); ++id) {
-    const RuntimeView r = engine.runtime(id);
-    served.push_back(static_cast<std::int64_t>(r.served));
-    demoted.push_back(static_cast<std::int64_t>(r.demoted));
-    batches.push_back(static_cast<std::int64_t>(r.batches));
-    busy.push_back(r.busy);
-  }
+  std::vector<RuntimeView> all;
+  for (RuntimeId id = 0; id < engine.runtimes(); ++id) all.push_back(engine.runtime(id));
   nb::dict d;
-  d["served"] = array(std::move(served));
-  d["demoted"] = array(std::move(demoted));
-  d["batches"] = array(std::move(batches));
-  d["busy_ns"] = array(std::move(busy));
+  d["served"] = column<std::int64_t>(all, &RuntimeView::served);
+  d["demoted"] = column<std::int64_t>(all, &RuntimeView::demoted);
+  d["batches"] = column<std::int64_t>(all, &RuntimeView::batches);
+  d["busy_ns"] = column<std::int64_t>(all, &RuntimeView::busy);
   return d;
 }
 
 nb::dict columns(const Engine& engine) {
-  const Columns& c = engine.columns();
-  std::vector<std::uint8_t> outcome;
-  outcome.reserve(c.outcome.size());
-  for (const Outcome o : c.outcome) outcome.push_back(static_cast<std::uint8_t>(o));
+  const std::vector<Record>& rows = engine.accounts().records;
   nb::dict d;
-  d["arrived_ns"] = array(c.arrived);
-  d["length"] = array(c.length);
-  d["variant"] = array(c.variant);
-  d["latency_ns"] = array(c.latency);
-  d["wait_ns"] = array(c.wait);
-  d["worker"] = array(c.worker);
-  d["runtime"] = array(c.runtime);
-  d["outcome"] = array(std::move(outcome));
-  if (engine.pipeline() != nullptr) {
-    d["reason"] = array(c.reason);
-    d["accuracy"] = array(c.accuracy);
-  }
-  if (engine.cascade()) {
-    d["stage"] = array(c.stage);
-    d["reason"] = array(c.reason);
+  d["arrived_ns"] = column<TimeNs>(rows, &Record::arrived);
+  d["length"] = column<std::int32_t>(rows, &Record::length);
+  d["variant"] = column<std::uint8_t>(rows, &Record::variant);
+  d["latency_ns"] = column<TimeNs>(rows, &Record::latency);
+  d["wait_ns"] = column<TimeNs>(rows, &Record::wait);
+  d["worker"] = column<std::int32_t>(rows, &Record::worker);
+  d["runtime"] = column<std::int16_t>(rows, &Record::runtime);
+  d["outcome"] = column<std::uint8_t>(rows, &Record::outcome);
+  if (engine.pipeline() != nullptr) d["accuracy"] = column<float>(rows, &Record::accuracy);
+  if (engine.cascade() != nullptr) d["stage"] = column<std::int8_t>(rows, &Record::stage);
+  if (engine.cascade() != nullptr || engine.pipeline() != nullptr) {
+    d["reason"] = column<std::int8_t>(rows, &Record::reason);
   }
   return d;
 }
 
 nb::tuple take_recent(Engine& engine) {
-  std::vector<std::uint64_t> counts;
-  const Recent recent = engine.take_recent(counts);
+  Recent recent = engine.take_recent();
   nb::dict d;
   d["arrived"] = recent.arrived;
   d["answered"] = recent.answered;
   d["on_time"] = recent.on_time;
   d["unanswered"] = recent.unanswered;
   d["latency_sum_ns"] = recent.latency_sum_ns;
-  return nb::make_tuple(d, array(std::move(counts)));
+  return nb::make_tuple(d, array(std::move(recent.latencies)));
+}
+
+// Least values of the first buckets.
+template <typename Buckets>
+Output<TimeNs> edges(std::size_t n) {
+  std::vector<TimeNs> lower;
+  for (std::size_t i = 0; i < n; ++i) lower.push_back(Buckets::lower(i));
+  return array(std::move(lower));
 }
 
 nb::tuple histogram(const Engine& engine) {
-  std::vector<TimeNs> lower;
-  const auto& counts = engine.latency().counts();
-  for (std::size_t i = 0; i < counts.size(); ++i) lower.push_back(Histogram::Bucket::lower(i));
-  return nb::make_tuple(array(std::move(lower)), array(counts));
+  const auto& counts = engine.accounts().all.latency.counts();
+  return nb::make_tuple(edges<Histogram::Bucket>(counts.size()), array(counts));
 }
 
 Output<double> quantiles(const Engine& engine, const Input<double>& q, std::optional<dispatch::VariantId> variant) {
   std::vector<double> values;
-  const Histogram& latency = variant ? engine.latency(*variant) : engine.latency();
-  for (const double at : view(q)) values.push_back(latency.quantile(at));
+  for (const double at : view(q)) values.push_back(sums(engine, variant).latency.quantile(at));
   return array(std::move(values));
 }
 
@@ -182,19 +145,19 @@ void bind(nb::module_& m) {
          std::int32_t max_queued, std::optional<TimeNs> timeout, TimeNs overhead, TimeNs hop_out, TimeNs hop_back,
          std::int32_t retries, std::uint64_t seed, TimeNs warmup, bool record, std::string_view batching,
          double bulk_share, const std::optional<Input<double>>& noise) {
-        Options options;
-        options.dispatch = {dispatch::parse_policy(policy),    lambda, alpha, max_peek, max_queued,
-                            dispatch::parse_batching(batching)};
-        options.slo = slo;
-        options.timeout = timeout.value_or(kNever);
-        options.overhead = overhead;
-        options.hop_out = hop_out;
-        options.hop_back = hop_back;
-        options.retries = retries;
-        options.seed = seed;
-        options.warmup = warmup;
-        options.record = record;
-        options.bulk_share = bulk_share;
+        Options options{.dispatch = {dispatch::parse_policy(policy), lambda, alpha, max_peek, max_queued,
+                                     dispatch::parse_batching(batching)},
+                        .slo = slo,
+                        .timeout = timeout.value_or(kNever),
+                        .overhead = overhead,
+                        .hop_out = hop_out,
+                        .hop_back = hop_back,
+                        .retries = retries,
+                        .seed = seed,
+                        .warmup = warmup,
+                        .record = record,
+                        .bulk_share = bulk_share,
+                        .noise = {}};
         if (noise) options.noise.assign(view(*noise).begin(), view(*noise).end());
         new (self) Engine(options);
       },
@@ -206,9 +169,9 @@ void bind(nb::module_& m) {
   engine
       .def(
           "add_runtime",
-          [](Engine& e, std::int32_t max_length, std::int32_t capacity, const std::vector<Point>& latency,
-             std::int32_t max_batch, bool dynamic, std::int32_t inflight_limit,
-             const std::optional<std::vector<Point>>& truth, dispatch::VariantId variant) {
+          [](Engine& e, std::int32_t max_length, std::int32_t capacity, const Points& latency, std::int32_t max_batch,
+             bool dynamic, std::int32_t inflight_limit, const std::optional<Points>& truth,
+             dispatch::VariantId variant) {
             RuntimeOptions runtime{
                 {max_length, max_batch, capacity, dynamic, points(latency), variant}, inflight_limit, {}};
             if (truth) runtime.truth = points(*truth);
@@ -260,7 +223,9 @@ void bind(nb::module_& m) {
           "Every request is a row of a cascade, before the first one: row n says what entry n modulo rows of\n"
           "`confidence` (float64 [rows * stages], by row) says, and is sent to a stage with the tokens of `tokens`\n"
           "(int32 [rows * stages]; None, or 0: all of them).")
-      .def_prop_ro("price", &Engine::price, "Of going on, of a cascade.")
+      .def_prop_ro(
+          "price", [](const Engine& e) { return e.cascade() == nullptr ? 0 : e.cascade()->price(); },
+          "Of going on, of a cascade.")
       .def("add_worker", &Engine::add_worker, "runtime"_a, "at"_a, "A worker that serves from `at` on; its id.")
       .def("replace", &Engine::replace, "worker"_a, "runtime"_a, "delay"_a,
            "Drains the worker; when it is empty it loads `runtime`, which takes `delay`.")
@@ -299,14 +264,7 @@ void bind(nb::module_& m) {
       .def("take_recent", &take_recent,
            nb::sig("def take_recent(self) -> tuple[dict[str, float], NDArray[numpy.uint64]]"),
            "What happened since the last call: a dict of counts, and latencies uint64 [n] by recent bucket.")
-      .def_static(
-          "recent_bucket_ns",
-          [](std::size_t n) {
-            std::vector<TimeNs> lower;
-            for (std::size_t i = 0; i < n; ++i) lower.push_back(Engine::recent_bucket(i));
-            return array(std::move(lower));
-          },
-          "n"_a, "Least ns of each of the first n recent buckets.")
+      .def_static("recent_bucket_ns", &edges<RecentBuckets>, "n"_a, "Least ns of each of the first n recent buckets.")
       .def(
           "arrivals_by_length",
           [](const Engine& e, std::optional<dispatch::VariantId> v) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
-#include "dispatch/scheduler.h"
+#include "simulate/checks.h"
 #include "solve/tokens/chooser.h"
 #include "solve/tokens/plan.h"
 
@@ -30,10 +30,6 @@ using BatchTuple = std::pair<std::vector<std::tuple<TimeNs, double, TimeNs>>, do
 using PlanTuple = std::tuple<std::vector<int>, double, double, TimeNs>;
 
 constexpr TimeNs kMost = TimeNs{1} << 60;
-
-void need(bool right, const char* message) {
-  if (!right) throw nb::value_error(message);
-}
 
 std::vector<Batch> read(const std::vector<BatchTuple>& given, TimeNs now, bool alike) {
   need(now >= 0 && now < kMost, "now must be 0 to 2^60 ns");

@@ -4,7 +4,7 @@
 
 namespace arlo::dispatch {
 
-double Forecast::each(const MultiLevelQueue::Held& held, std::int32_t length) const {
+double Forecast::each(const Held& held, std::int32_t length) const {
   if (!s_.batching()) return static_cast<double>(held.bundle.share(length));
   const CostModel& cost = held.bundle.of(length).cost;
   const TimeNs limit =
@@ -26,7 +26,7 @@ RowsForecast Forecast::rows(std::span<const std::int32_t> lengths, VariantId var
     const std::int32_t level = queue.ideal(variant, length);
     const std::int32_t home = queue.home(level);
     if (home == queue.levels()) return kNowhere;
-    const MultiLevelQueue::Held& held = queue.group_held(queue.first_fitting(home));
+    const Held& held = queue.group_held(queue.first_fitting(home));
     home_of(home).own += each(held, length);
     ++home_of(level).rows;
     longest = std::max(longest, held.bundle.alone(length));
@@ -35,7 +35,7 @@ RowsForecast Forecast::rows(std::span<const std::int32_t> lengths, VariantId var
   for (InstanceId id = 0; id < queue.ids_end(); ++id) {
     const Instance& x = queue[id];
     if (!x.present || x.state != InstanceState::kActive) continue;
-    const MultiLevelQueue::Held* const held = queue.find(x, variant);
+    const Held* const held = queue.find(x, variant);
     if (held == nullptr) continue;
     Home& home = home_of(held->level);
     home.speed += 1 / x.pace;
@@ -49,8 +49,7 @@ RowsForecast Forecast::rows(std::span<const std::int32_t> lengths, VariantId var
       const std::int32_t home = queue.home(level);
       for (const LevelFifos::Line* line : {&s_.lines[level], &s_.overdue[level]}) {
         if (line->count == 0 || home == queue.levels()) continue;
-        const auto mean = static_cast<std::int32_t>(line->tokens / line->count);
-        const double work = line->count * each(queue.group_held(queue.first_fitting(home)), mean);
+        const double work = line->count * each(queue.group_held(queue.first_fitting(home)), line->mean());
         (other == variant ? home_of(home).ahead : others) += work * both / queue.with(other);
       }
     }

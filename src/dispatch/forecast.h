@@ -87,7 +87,7 @@ class Forecast {
     std::int32_t rows = 0;  // of this ideal level
   };
   // A row's time in the batches that bulk rows form.
-  [[nodiscard]] double each(const MultiLevelQueue::Held& held, std::int32_t length) const;
+  [[nodiscard]] double each(const Held& held, std::int32_t length) const;
   // Returns when the last of them is done. Longer instances help shorter ones when their own work is done.
   double until(VariantId variant, bool ahead);
 

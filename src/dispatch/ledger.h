@@ -197,7 +197,7 @@ class Ledger {
     if (!s_.timed) return;
     const Request& r = s_.requests[h];
     Instance& x = s_.queue[r.instance];
-    const MultiLevelQueue::Held& held = s_.queue.held(x, r.variant());
+    const Held& held = s_.queue.held(x, r.variant());
     const Bundle::Member& on = held.bundle.of(r.length);
     bool answered = verdict == Verdict::kAnswered;
     if (!s_.batching()) {

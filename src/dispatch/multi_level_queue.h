@@ -61,33 +61,33 @@ struct alignas(64) Instance {
   [[nodiscard]] bool idles() const { return queued == 0 && in_flight < (limit + 1) / 2; }
 };
 
+struct Level {
+  std::int32_t max_length;
+  GroupIndex first_group;
+  VariantId variant;
+};
+// What an instance holds of a variant.
+struct Held {
+  VariantId variant;
+  std::int32_t level;     // of the longest of it
+  GroupIndex group;       // of that level
+  std::int32_t capacity;  // M
+  Bundle bundle;
+};
+struct Group {
+  IndexedHeap heap;
+  std::int32_t level;
+  std::uint32_t held;   // what its first runtime holds of the variant
+  double took = 0;      // faded sums of what its instances took, ns, and of what the latency profile says
+  double expected = 0;  //
+  // Of all its instances: what a time of the profile comes to.
+  [[nodiscard]] TimeNs paced(TimeNs time) const {
+    return expected == 0 ? time : static_cast<TimeNs>(took / expected * static_cast<double>(time));
+  }
+};
+
 class MultiLevelQueue {
  public:
-  struct Level {
-    std::int32_t max_length;
-    GroupIndex first_group;
-    VariantId variant;
-  };
-  // What an instance holds of a variant.
-  struct Held {
-    VariantId variant;
-    std::int32_t level;     // of the longest of it
-    GroupIndex group;       // of that level
-    std::int32_t capacity;  // M
-    Bundle bundle;
-  };
-  struct Group {
-    IndexedHeap heap;
-    std::int32_t level;
-    std::uint32_t held;   // what its first runtime holds of the variant
-    double took = 0;      // faded sums of what its instances took, ns, and of what the latency profile says
-    double expected = 0;  //
-    // Of all its instances: what a time of the profile comes to.
-    [[nodiscard]] TimeNs paced(TimeNs time) const {
-      return expected == 0 ? time : static_cast<TimeNs>(took / expected * static_cast<double>(time));
-    }
-  };
-
   explicit MultiLevelQueue(bool group_by_runtime) : group_by_runtime_(group_by_runtime) {}
 
   // The spec has been checked. Sets `*new_level` to the level that was made, -1 when there was one.
@@ -151,11 +151,7 @@ class MultiLevelQueue {
     return nullptr;
   }
   // That of a variant that it holds.
-  [[nodiscard]] const Held& held(const Instance& x, VariantId variant) const {
-    const Held* at = &held_[x.first_held];
-    while (at->variant != variant) ++at;
-    return *at;
-  }
+  [[nodiscard]] const Held& held(const Instance& x, VariantId variant) const { return *find(x, variant); }
   [[nodiscard]] const Bundle& cost(const Instance& x, VariantId variant) const { return held(x, variant).bundle; }
   [[nodiscard]] const Held& group_held(GroupIndex g) const { return held_[groups_[g].held]; }
   [[nodiscard]] const Bundle& group_cost(GroupIndex g) const { return group_held(g).bundle; }

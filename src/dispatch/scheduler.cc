@@ -37,7 +37,6 @@
 #include "dispatch/forecast.h"
 #include "dispatch/ledger.h"
 #include "dispatch/policies/policies.h"
-#include "dispatch/policies/policy_binding.h"
 #include "dispatch/state.h"
 #include "dispatch/turns.h"
 

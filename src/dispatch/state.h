@@ -51,7 +51,7 @@ struct State {
   // Some that are overdue wait for a variant that the instance holds.
   [[nodiscard]] bool any_overdue(const Instance& x) const {
     if (overdue.total() == 0) return false;
-    for (const MultiLevelQueue::Held& one : queue.held(x)) {
+    for (const Held& one : queue.held(x)) {
       if (overdue.total(one.variant) > 0) return true;
     }
     return false;

@@ -53,7 +53,7 @@ inline TimeNs paced(const Instance& x, TimeNs time) {
 }
 
 // The instances of the group took that long for `share` of the profile.
-inline void learn(MultiLevelQueue::Group& group, TimeNs share, TimeNs time) {
+inline void learn(Group& group, TimeNs share, TimeNs time) {
   constexpr double kFade = 63.0 / 64.0;
   group.took = kFade * group.took + static_cast<double>(time);
   group.expected = kFade * group.expected + static_cast<double>(share);
@@ -76,14 +76,13 @@ inline TimeNs learn(Instance& x, TimeNs share, TimeNs time) {
   return static_cast<TimeNs>(took);
 }
 
-inline void learn(Instance& x, MultiLevelQueue::Group& group, TimeNs share, TimeNs time) {
+inline void learn(Instance& x, Group& group, TimeNs share, TimeNs time) {
   const TimeNs took = learn(x, share, time);
   if (took > 0) learn(group, share, took);
 }
 
 // A request of this length has been answered well. Before progress().
-inline void observe(Instance& x, MultiLevelQueue::Group& group, const CostModel& cost, std::int32_t length,
-                    TimeNs now) {
+inline void observe(Instance& x, Group& group, const CostModel& cost, std::int32_t length, TimeNs now) {
   if (!cost.batches()) {
     learn(x, group, cost.share(length), now - x.since);
     return;
@@ -143,13 +142,15 @@ inline TimeNs started_until(const Instance& x, const RequestSlab& requests, Time
   return std::max(until, now);
 }
 
-// The head of a group should be free by now: it is put off, and the next one, until one is idle or expected later.
-void put_off(MultiLevelQueue& queue, GroupIndex g, const RequestSlab& requests, const Rule& rule, TimeNs now);
-
-// Makes the head of a group true: idle, or expected to be free after `now`.
+// Makes the head of a group true: idle, or expected to be free after `now`. A head that should be free by now is put
+// off, and the next one.
 inline void refresh(MultiLevelQueue& queue, GroupIndex g, const RequestSlab& requests, const Rule& rule, TimeNs now) {
-  const Key key = queue.head(g).key & ~kFull;
-  if (key > kIdle && key <= kOrigin + static_cast<Key>(now)) put_off(queue, g, requests, rule, now);
+  for (Key key = queue.head(g).key & ~kFull; key > kIdle && key <= kOrigin + static_cast<Key>(now);
+       key = queue.head(g).key & ~kFull) {
+    const InstanceId id = queue.head(g).id;
+    queue[id].free = free_at(queue[id], requests, now);
+    queue.update(id, rule.key(queue[id]));
+  }
 }
 
 }  // namespace arlo::dispatch::timed

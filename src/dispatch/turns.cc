@@ -11,10 +11,10 @@ namespace {
 // The times that batches of a line's variants take on an instance; `held`: the runtimes it holds of each.
 class TimesOn final : public BatchTimes {
  public:
-  TimesOn(const Instance& x, const std::vector<const MultiLevelQueue::Held*>& held) : x_(x), held_(held) {}
+  TimesOn(const Instance& x, const std::vector<const Held*>& held) : x_(x), held_(held) {}
 
   [[nodiscard]] const Bundle::Member* on(std::size_t variant, std::int32_t length) const {
-    const MultiLevelQueue::Held* held = held_[variant];
+    const Held* held = held_[variant];
     return held == nullptr || held->bundle.longest() < length ? nullptr : &held->bundle.of(length);
   }
   [[nodiscard]] TimeNs of(std::size_t variant, std::int32_t length, std::int64_t rows) const override {
@@ -26,7 +26,7 @@ class TimesOn final : public BatchTimes {
 
  private:
   const Instance& x_;
-  const std::vector<const MultiLevelQueue::Held*>& held_;
+  const std::vector<const Held*>& held_;
 };
 
 }  // namespace
@@ -141,7 +141,7 @@ bool Turns::start_overdue(InstanceId id, TimeNs now, Actions& out) {
 RequestHandle Turns::overdue_for(InstanceId id, TimeNs now, Actions& out) {
   const Instance& x = s_.queue[id];
   RequestHandle best = kNone;
-  for (const MultiLevelQueue::Held& held : s_.queue.held(x)) {
+  for (const Held& held : s_.queue.held(x)) {
     for (std::int32_t level = s_.queue.first_of(held.variant); level <= held.level; ++level) {
       for (RequestHandle at = s_.overdue[level].fifo.head; at != kNone;) {
         const Request& r = s_.requests[at];
@@ -216,7 +216,7 @@ std::int32_t Turns::rows_with_room(VariantId variant) const {
   for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
     const Instance& x = s_.queue[id];
     if (!x.present || x.state != InstanceState::kActive || !x.has_room()) continue;
-    const MultiLevelQueue::Held* held = s_.queue.find(x, variant);
+    const Held* held = s_.queue.find(x, variant);
     if (held == nullptr) continue;
     rows += std::int64_t{x.limit - x.in_flight} * held->bundle.members().back().cost.max_batch();
   }

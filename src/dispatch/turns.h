@@ -81,7 +81,7 @@ class Turns {
   Forecast& forecast_;
   ByDeadline by_deadline_;
   BatchChoice choice_;
-  std::vector<const MultiLevelQueue::Held*> held_;  // what the instance holds of each variant of a body; null: nothing
+  std::vector<const Held*> held_;  // what the instance holds of each variant of a body; null: nothing
   Binding* binding_ = nullptr;
 };
 

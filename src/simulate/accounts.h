@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "simulate/engine.h"
+#include "simulate/histogram.h"
+#include "simulate/types.h"
 
 namespace arlo::simulate {
+
+using RecentBuckets = Buckets<7>;
 
 // A request in the system.
 struct Request {
@@ -51,17 +54,8 @@ class Accounts {
       each(request, [&](Sums& sums) { ++(request.bulk ? sums.totals.bulk_arrived : sums.totals.arrived); });
     }
     if (!record_) return;
-    columns.arrived.push_back(request.arrived);
-    columns.length.push_back(request.length);
-    columns.variant.push_back(static_cast<std::uint8_t>(request.variant));
-    columns.latency.push_back(-1);
-    columns.wait.push_back(-1);
-    columns.worker.push_back(-1);
-    columns.runtime.push_back(-1);
-    columns.stage.push_back(-1);
-    columns.reason.push_back(-1);
-    columns.accuracy.push_back(-1);
-    columns.outcome.push_back(Outcome::kPending);
+    records.push_back(
+        {.arrived = request.arrived, .length = request.length, .variant = static_cast<std::uint8_t>(request.variant)});
   }
 
   // An answer in time for its client. True when it counts in the totals.
@@ -80,9 +74,9 @@ class Accounts {
     ++recent_.answered;
     recent_.on_time += on_time ? 1 : 0;
     recent_.latency_sum_ns += static_cast<double>(latency_ns);
-    const std::size_t bucket = Buckets<7>::of(latency_ns);
-    if (bucket >= recent_counts_.size()) recent_counts_.resize(bucket + 1);
-    ++recent_counts_[bucket];
+    const std::size_t bucket = RecentBuckets::of(latency_ns);
+    if (bucket >= recent_.latencies.size()) recent_.latencies.resize(bucket + 1);
+    ++recent_.latencies[bucket];
     if (!counts) return false;
     each(request, [&](Sums& sums) {
       sums.latency.add(latency_ns);
@@ -106,27 +100,30 @@ class Accounts {
       }
     }
     if (!record_) return;
-    const auto row = static_cast<std::size_t>(request.number);
-    columns.outcome[row] = outcome;
-    if (answer) columns.latency[row] = latency_ns;
-    columns.stage[row] = request.answered;
-    columns.reason[row] = request.reason;
-    columns.accuracy[row] = request.accuracy;
+    Record& row = records[static_cast<std::size_t>(request.number)];
+    row.outcome = outcome;
+    if (answer) row.latency = latency_ns;
+    row.stage = request.answered;
+    row.reason = request.reason;
+    row.accuracy = request.accuracy;
     if (request.begun < 0) return;
-    columns.wait[row] = request.begun - request.arrived - request.before;
-    columns.worker[row] = static_cast<std::int32_t>(request.worker);
-    columns.runtime[row] = static_cast<std::int16_t>(request.runtime);
+    row.wait = request.begun - request.arrived - request.before;
+    row.worker = static_cast<std::int32_t>(request.worker);
+    row.runtime = static_cast<std::int16_t>(request.runtime);
+  }
+
+  // A batch has ended.
+  void executed(TimeNs begun, std::size_t rows) {
+    if (begun < warmup_) return;
+    ++all.totals.batches;
+    all.totals.rows += rows;
   }
 
   void retried(const Request& request) {
     if (request.arrived >= warmup_) each(request, [](Sums& sums) { ++sums.totals.retried; });
   }
 
-  Recent take_recent(std::vector<std::uint64_t>& counts) {
-    counts.clear();
-    std::swap(counts, recent_counts_);
-    return std::exchange(recent_, Recent{});
-  }
+  Recent take_recent() { return std::exchange(recent_, Recent{}); }
 
   struct Sums {
     Totals totals;
@@ -141,7 +138,7 @@ class Accounts {
   void by_variant() { variants_.resize(dispatch::kVariants); }
 
   Sums all;
-  Columns columns;
+  std::vector<Record> records;
 
  private:
   template <typename Count>
@@ -154,7 +151,6 @@ class Accounts {
   TimeNs warmup_;
   bool record_;
   Recent recent_;
-  std::vector<std::uint64_t> recent_counts_;
 };
 
 }  // namespace arlo::simulate

@@ -8,6 +8,7 @@
 #include <functional>
 #include <queue>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace arlo::simulate {
 class Feed {
  public:
   struct Arrival {
+    TimeNs at;
     std::int32_t length;
     dispatch::VariantId variant;
   };
@@ -37,14 +39,9 @@ class Feed {
       last = at;
     }
     need(last < kFar, "arrived: times must lie within 2^61 ns");
-    if (next_ > 0) {  // free the consumed arrivals
-      arrived_.erase(arrived_.begin(), arrived_.begin() + static_cast<std::ptrdiff_t>(next_));
-      what_.erase(what_.begin(), what_.begin() + static_cast<std::ptrdiff_t>(next_));
-      next_ = 0;
-    }
-    arrived_.insert(arrived_.end(), arrived.begin(), arrived.end());
+    arrivals_.erase(arrivals_.begin(), arrivals_.begin() + static_cast<std::ptrdiff_t>(std::exchange(next_, 0)));
     for (std::size_t i = 0; i < length.size(); ++i) {
-      what_.push_back({length[i], variant.empty() ? dispatch::VariantId{0} : variant[i]});
+      arrivals_.push_back({arrived[i], length[i], variant.empty() ? dispatch::VariantId{0} : variant[i]});
     }
     until_ = last;
   }
@@ -52,12 +49,11 @@ class Feed {
   // No more requests may be fed before this time.
   void passed(TimeNs time) { until_ = std::max(until_, time); }
 
-  [[nodiscard]] TimeNs next() const { return next_ == arrived_.size() ? kNever : arrived_[next_]; }
-  Arrival take() { return what_[next_++]; }
+  [[nodiscard]] TimeNs next() const { return next_ == arrivals_.size() ? kNever : arrivals_[next_].at; }
+  const Arrival& take() { return arrivals_[next_++]; }
 
  private:
-  std::vector<TimeNs> arrived_;  // consumed up to next_
-  std::vector<Arrival> what_;
+  std::vector<Arrival> arrivals_;  // consumed up to next_
   std::size_t next_ = 0;
   TimeNs until_ = 0;
 };
@@ -94,29 +90,27 @@ class Joins {
  public:
   void add(Worker& worker, WorkerId id, TimeNs at) {
     worker.join = ++made_;
-    joins_.push({at, made_, id});
+    joins_.emplace(at, made_, id);
   }
 
   // Those that were called off are not events.
   TimeNs next(const std::vector<Worker>& workers) {
-    while (!joins_.empty() && workers[joins_.top().worker].join != joins_.top().number) joins_.pop();
-    return joins_.empty() ? kNever : joins_.top().at;
+    for (; !joins_.empty(); joins_.pop()) {
+      const auto& [at, number, worker] = joins_.top();
+      if (workers[worker].join == number) return at;
+    }
+    return kNever;
   }
 
   // After next().
   WorkerId take() {
-    const WorkerId id = joins_.top().worker;
+    const WorkerId id = std::get<2>(joins_.top());
     joins_.pop();
     return id;
   }
 
  private:
-  struct Join {
-    TimeNs at;
-    std::uint64_t number;
-    WorkerId worker;
-    bool operator>(const Join& other) const { return std::pair(at, number) > std::pair(other.at, other.number); }
-  };
+  using Join = std::tuple<TimeNs, std::uint64_t, WorkerId>;  // in the order in which they were made
   std::priority_queue<Join, std::vector<Join>, std::greater<>> joins_;
   std::uint64_t made_ = 0;
 };
@@ -124,20 +118,16 @@ class Joins {
 // Answers on their way back, for which all take equally long: first in, first out.
 class Returns {
  public:
-  void add(TimeNs at, Slot slot) { returns_.push_back({at, slot}); }
-  [[nodiscard]] TimeNs next() const { return returns_.empty() ? kNever : returns_.front().at; }
+  void add(TimeNs at, Slot slot) { returns_.emplace_back(at, slot); }
+  [[nodiscard]] TimeNs next() const { return returns_.empty() ? kNever : returns_.front().first; }
   Slot take() {
-    const Slot slot = returns_.front().slot;
+    const Slot slot = returns_.front().second;
     returns_.pop_front();
     return slot;
   }
 
  private:
-  struct Return {
-    TimeNs at;
-    Slot slot;
-  };
-  std::deque<Return> returns_;
+  std::deque<std::pair<TimeNs, Slot>> returns_;
 };
 
 }  // namespace arlo::simulate

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "simulate/engine.h"
+#include "simulate/types.h"
 
 namespace arlo::simulate {
 

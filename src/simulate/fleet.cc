@@ -1,6 +1,7 @@
 #include "simulate/fleet.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -119,6 +120,81 @@ void Fleet::answered(WorkerId id, TimeNs now) {
   const Worker& worker = workers_[id];
   const bool drains = worker.state == WorkerState::kDraining && worker.instance != kNone;
   if (drains && !scheduler_.present(worker.instance)) emptied(id, now);
+}
+
+void Fleet::send(WorkerId id, Inbox::Row row) {
+  workers_[id].inbox.push(row);
+  touch(id);
+}
+
+void Fleet::touch(WorkerId id) {
+  if (std::exchange(workers_[id].touched, true)) return;
+  touched_.push_back(id);
+}
+
+const std::vector<Slot>& Fleet::step(WorkerId id, TimeNs now) {
+  Worker& worker = workers_[id];
+  touch(id);
+  ended_.clear();
+  if (worker.batch.empty() || worker.ends != now) return ended_;
+  count_busy(worker, worker.ends - worker.begun);
+  ++runtimes_[worker.executes].view.batches;
+  worker.served += worker.batch.size();
+  ended_.swap(worker.batch);
+  return ended_;
+}
+
+void Fleet::begin(TimeNs now) {
+  for (const WorkerId id : touched_) {
+    workers_[id].touched = false;
+    begin(id, now);
+  }
+  touched_.clear();
+}
+
+// An idle worker takes the rows that have reached it, or waits for the first that is on its way.
+void Fleet::begin(WorkerId id, TimeNs now) {
+  Worker& worker = workers_[id];
+  if (!worker.batch.empty()) return;
+  if (worker.inbox.empty()) {
+    steps.unschedule(worker, id);
+    return;
+  }
+  if (worker.inbox.front().ready > now) {
+    steps.schedule(worker, id, worker.inbox.front().ready);
+    return;
+  }
+  const Inbox::Row first = worker.inbox.front();
+  const Runtime& runtime = runtimes_[first.runtime];
+  worker.executes = first.runtime;
+  std::int32_t longest = 1;
+  do {
+    const Slot slot = worker.inbox.front().slot;
+    worker.inbox.pop();
+    worker.batch.push_back(slot);
+    longest = std::max(longest, requests_[slot].length);
+  } while (!worker.inbox.empty() && joins(worker.inbox.front(), first, worker.batch.size(), now));
+  TimeNs took = runtime.times.of(longest, worker.batch.size());
+  const double factor = requests_.noise(worker.batch.front()) * worker.slow;
+  if (factor != 1) took = std::llround(std::min(static_cast<double>(took) * factor, static_cast<double>(kFar)));
+  took = std::min(took, std::max<TimeNs>(kFar - now, 0));  // time ends there
+  for (const Slot slot : worker.batch) {
+    Request& request = requests_[slot];
+    request.begun = now;
+    request.executed = took;
+    request.runtime = worker.executes;
+    request.computed = runtime.dynamic ? longest : runtime.max_length;
+  }
+  worker.begun = now;
+  worker.ends = now + took;
+  steps.schedule(worker, id, worker.ends);
+}
+
+// Whether the next row at a worker is executed with the first one.
+bool Fleet::joins(const Inbox::Row& next, const Inbox::Row& first, std::size_t rows, TimeNs now) const {
+  if (batching_) return first.batch != kNone && next.batch == first.batch;
+  const auto most = static_cast<std::size_t>(runtimes_[first.runtime].max_batch);
+  return rows < most && next.ready <= now && next.runtime == first.runtime;
 }
 
 void Fleet::count_busy(Worker& worker, TimeNs took) {

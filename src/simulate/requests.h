@@ -38,7 +38,7 @@ class Requests {
     Request& request = requests_[slot];
     request.arrived = now;
     request.number = arrivals_++;
-    request.length = length;
+    request.length = request.whole = length;
     request.variant = variant;
     request.bulk = bulk_share_ > 0 && drawn(request.number) < bulk_share_;
     return slot;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dispatch/cost_model.h"
-#include "simulate/engine.h"
+#include "simulate/types.h"
 
 namespace arlo::simulate {
 

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "plugins/emulated/config.h"
-#include "plugins/emulated/latency_table.h"
 
 namespace arlo::triton {
 namespace {

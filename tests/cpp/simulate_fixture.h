@@ -35,12 +35,8 @@ class Rig {
 
   void arrive(TimeNs at, std::int32_t length = 10) { engine.feed({&at, 1}, {&length, 1}); }
 
-  // Of a request, by number.
-  [[nodiscard]] Outcome outcome(std::size_t number) const { return engine.columns().outcome.at(number); }
-  [[nodiscard]] TimeNs latency(std::size_t number) const { return engine.columns().latency.at(number); }
-  [[nodiscard]] WorkerId worker(std::size_t number) const {
-    return static_cast<WorkerId>(engine.columns().worker.at(number));
-  }
+  // A request, by number.
+  [[nodiscard]] const Record& of(std::size_t number) const { return engine.accounts().records.at(number); }
 
   Engine engine;
 };

@@ -14,7 +14,7 @@ TEST(SimulateLife, TimeEnds) {
   for (int i = 0; i < 5; ++i) rig.arrive(0);
   rig.engine.finish();
   EXPECT_EQ(rig.engine.now(), TimeNs{1} << 61);
-  EXPECT_EQ(rig.outcome(4), Outcome::kLate);
+  EXPECT_EQ(rig.of(4).outcome, Outcome::kLate);
 }
 
 TEST(SimulateLife, JoinsThatWereCalledOffAreNoEvents) {
@@ -37,7 +37,7 @@ TEST(SimulateLife, TimeDoesNotGoBackAfterFinish) {
   EXPECT_THROW(rig.arrive(14), std::invalid_argument);
   rig.arrive(15);
   rig.engine.finish();
-  EXPECT_EQ(rig.latency(1), 10);
+  EXPECT_EQ(rig.of(1).latency, 10);
 }
 
 }  // namespace

@@ -79,18 +79,18 @@ void act(Engine& engine, Dice& dice) {
 }
 
 void expect_all_accounted_for(const Engine& engine, TimeNs warmup) {
-  const Columns& columns = engine.columns();
+  const auto& [totals, latency] = engine.accounts().all;
   std::array<std::uint64_t, kOutcomes> seen{};
   std::uint64_t counted = 0;
-  for (std::size_t i = 0; i < columns.arrived.size(); ++i) {
-    ASSERT_NE(columns.outcome[i], Outcome::kPending) << "request " << i;
-    if (columns.arrived[i] < warmup) continue;
+  for (const Record& record : engine.accounts().records) {
+    ASSERT_NE(record.outcome, Outcome::kPending);
+    if (record.arrived < warmup) continue;
     ++counted;
-    ++seen.at(static_cast<std::size_t>(columns.outcome[i]));
+    ++seen.at(static_cast<std::size_t>(record.outcome));
   }
-  EXPECT_EQ(engine.totals().arrived, counted);
-  for (std::size_t k = 0; k < kOutcomes; ++k) EXPECT_EQ(engine.totals().outcomes[k], seen.at(k));
-  EXPECT_EQ(engine.latency().count(), seen[0] + seen[1]);
+  EXPECT_EQ(totals.arrived, counted);
+  for (std::size_t k = 0; k < kOutcomes; ++k) EXPECT_EQ(totals.outcomes[k], seen.at(k));
+  EXPECT_EQ(latency.count(), seen[0] + seen[1]);
   EXPECT_EQ(engine.queued(), 0);
   EXPECT_EQ(engine.in_flight(), 0);
   TimeNs of_workers = 0;
@@ -122,8 +122,7 @@ TEST_P(SimulateRandom, EveryArrivalEndsOnce) {
       engine.feed(at, length);
       engine.advance(time + dice(0, 10));
       act(engine, dice);
-      std::vector<std::uint64_t> counts;
-      engine.take_recent(counts);
+      engine.take_recent();
     }
     engine.finish();
     expect_all_accounted_for(engine, o.warmup);

@@ -10,7 +10,7 @@ namespace arlo::dispatch {
 void ByDeadline::choose(const Turn& turn, BatchChoice& choice) {
   const Request& r = s_.requests[turn.first];
   const Instance& x = s_.queue[turn.instance];
-  const MultiLevelQueue::Held& held = s_.queue.held(x, r.variant());
+  const Held& held = s_.queue.held(x, r.variant());
   const Bundle& bundle = held.bundle;
   const bool in_line = !r.overdue && r.instance == kNone && r.trial == 0;
   const Bundle::Member& on = in_line ? runtime_for(r, bundle, x, turn.start) : bundle.of(r.length);

@@ -21,6 +21,8 @@ class LevelFifos {
     // below the first, and none above the last.
     Rank first = kLastRank;
     Rank last = 0;
+
+    [[nodiscard]] std::int32_t mean() const { return static_cast<std::int32_t>(tokens / count); }  // length
   };
 
   [[nodiscard]] const Line& operator[](std::int32_t level) const { return lines_[static_cast<std::size_t>(level)]; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dispatch/policies/policies.h"
+#include "dispatch/turns.h"
 
 namespace arlo::dispatch {
 
@@ -94,7 +95,7 @@ void EarlyBinding::joined(InstanceId id, TimeNs now, Actions& out) {
 std::vector<RequestHandle> EarlyBinding::take_fitting(InstanceId id) {
   std::vector<RequestHandle> found;
   // Only parked requests are in the lines, and those up to what it holds fit.
-  for (const MultiLevelQueue::Held& held : s_.queue.held(s_.queue[id])) {
+  for (const Held& held : s_.queue.held(s_.queue[id])) {
     const std::int32_t first = s_.queue.first_of(held.variant);
     for (RequestHandle h = s_.lines.front(first, held.level); h != kNone; h = s_.lines.front(first, held.level)) {
       ledger_.take_out(h);

@@ -3,13 +3,13 @@
 
 #include <vector>
 
-#include "dispatch/policies/policy_binding.h"
+#include "dispatch/binding.h"
 
 namespace arlo::dispatch {
 
-class EarlyBinding final : public PolicyBinding {
+class EarlyBinding final : public Binding {
  public:
-  EarlyBinding(const Parts& parts, Rule& rule) : PolicyBinding(parts), rule_(rule) {}
+  EarlyBinding(const Parts& parts, Rule& rule) : Binding(parts), rule_(rule) {}
 
   Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
   TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) override;

@@ -8,14 +8,8 @@
 
 namespace arlo::dispatch {
 
-// rs, ilb, ig, uniform and infaas: by the number of outstanding requests. See load_rules.cc.
-std::unique_ptr<Rule> make_load_rule(const Options& options);
-
-// eft: by expected finish. See eft.cc.
-std::unique_ptr<Rule> make_eft(const RequestSlab& requests);
-
 // late: bound when it starts. See late.cc.
-std::unique_ptr<Rule> make_late(const State& state);
+std::unique_ptr<Rule> make_late(State& state);
 
 // The needs of a policy, by which the scheduler distinguishes policies; it knows none by name.
 struct PolicyNeeds {
@@ -23,6 +17,6 @@ struct PolicyNeeds {
   bool one_length;  // it takes runtimes of one max_length only
 };
 [[nodiscard]] PolicyNeeds needs_of(Policy policy);
-[[nodiscard]] std::unique_ptr<Rule> make_rule(const State& state);
+[[nodiscard]] std::unique_ptr<Rule> make_rule(State& state);
 
 }  // namespace arlo::dispatch

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "plugins/emulated/config.h"
 #include "plugins/emulated/device.h"
 #include "plugins/triton_api.h"
@@ -31,12 +32,6 @@ namespace arlo::triton {
 namespace {
 
 constexpr int64_t kNsPerS = 1'000'000'000;
-
-int64_t NowNs() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * kNsPerS + now.tv_nsec;
-}
 
 void SleepUntil(int64_t deadline_ns) {
   const timespec deadline{deadline_ns / kNsPerS, deadline_ns % kNsPerS};
@@ -231,7 +226,7 @@ void Answer(Work* work) {
 // Requests that can't be served are answered with their own error and cost no time; the rest share one timed wait.
 void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACKEND_Request** requests,
              uint32_t count) {
-  const int64_t exec_start_ns = NowNs();
+  const int64_t exec_start_ns = now_ns();
   std::vector<Work> batch(count);
   const double slowdown = TheDevice().Slowdown(exec_start_ns);
   int64_t rows = 0;
@@ -247,7 +242,7 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
     width = std::max(width, work.ids.width);
   }
   std::unique_lock<std::mutex> computing(TheDevice().Computing());
-  const int64_t compute_start_ns = NowNs();
+  const int64_t compute_start_ns = now_ns();
   for (Work& work : batch) {
     if (work.error == nullptr) work.error = WriteOutputs(instance->config, &work);
   }
@@ -256,13 +251,13 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
     if (latency_ns > 0) SleepUntil(compute_start_ns + latency_ns);
   }
   computing.unlock();
-  const int64_t compute_end_ns = NowNs();
+  const int64_t compute_end_ns = now_ns();
   std::vector<bool> succeeded(count);
   for (uint32_t i = 0; i < count; ++i) {
     succeeded[i] = batch[i].error == nullptr;
     Answer(&batch[i]);
   }
-  const int64_t exec_end_ns = NowNs();
+  const int64_t exec_end_ns = now_ns();
   for (uint32_t i = 0; i < count; ++i) {
     LogAndDelete(TRITONBACKEND_ModelInstanceReportStatistics(handle, batch[i].request, succeeded[i], exec_start_ns,
                                                              compute_start_ns, compute_end_ns, exec_end_ns));
@@ -299,7 +294,7 @@ ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Mode
   auto config = std::make_unique<arlo::triton::EmulatedConfig>();
   ARLO_RETURN_IF_ERROR(arlo::triton::LoadConfig(model, config.get()));
   if (config->load_delay_ms > 0) {
-    arlo::triton::SleepUntil(arlo::triton::NowNs() + config->load_delay_ms * 1'000'000);
+    arlo::triton::SleepUntil(arlo::now_ns() + config->load_delay_ms * 1'000'000);
   }
   if (!config->fail_load.empty()) return arlo::triton::NewError(TRITONSERVER_ERROR_INTERNAL, config->fail_load);
   const std::string refusal = arlo::triton::TheDevice().Take(config->memory_mb);
@@ -317,7 +312,7 @@ ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model*
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_ModelState(model, &state));
   const auto* config = static_cast<arlo::triton::EmulatedConfig*>(state);
   if (config != nullptr && config->unload_delay_ms > 0) {
-    arlo::triton::SleepUntil(arlo::triton::NowNs() + config->unload_delay_ms * 1'000'000);
+    arlo::triton::SleepUntil(arlo::now_ns() + config->unload_delay_ms * 1'000'000);
   }
   if (config != nullptr) arlo::triton::TheDevice().GiveBack(config->memory_mb);
   delete config;

@@ -1,37 +1,16 @@
 #include "plugins/emulated/config.h"
 
-#include <charconv>
+#include <algorithm>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
-#include "nlohmann/json.hpp"
+#include "plugins/parameters.h"
 
 namespace arlo::triton {
 namespace {
 
 using nlohmann::json;
-
-const std::set<std::string, std::less<>> kParameters = {"latency_us", "dynamic",   "jitter",        "seed",
-                                                        "ids",        "mask",      "load_delay_ms", "unload_delay_ms",
-                                                        "fail_load",  "memory_mb", "records"};
-
-template <typename Number>
-Number ParseNumber(const std::string& name, const std::string& text, Number minimum, Number maximum) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= minimum) || !(value <= maximum)) {
-    throw std::invalid_argument("parameter " + name + ": '" + text + "' is not a number from " +
-                                std::to_string(minimum) + " to " + std::to_string(maximum));
-  }
-  return value;
-}
-
-bool ParseBool(const std::string& name, const std::string& text) {
-  if (text != "true" && text != "false") {
-    throw std::invalid_argument("parameter " + name + ": '" + text + "' is neither true nor false");
-  }
-  return text == "true";
-}
 
 OutputSpec ParseOutput(const json& output, const Records& records) {
   OutputSpec spec;
@@ -58,6 +37,36 @@ OutputSpec ParseOutput(const json& output, const Records& records) {
 
 }  // namespace
 
+LatencyTable ParseLatency(std::string_view text) {
+  constexpr std::int64_t kMost[] = {1 << 20, 1 << 16, 3'600'000'000};  // tokens, rows of a batch, an hour
+  std::vector<LatencyTable::Point> points;
+  std::set<std::pair<std::int64_t, std::int64_t>> seen;
+  for (bool more = true; more;) {
+    const std::size_t comma = text.find(',');
+    more = comma != std::string_view::npos;
+    const std::string_view point = text.substr(0, comma);
+    if (more) text.remove_prefix(comma + 1);
+    std::int64_t number[3] = {};
+    std::string_view left = point;
+    for (int i = 0; i < 3; ++i) {
+      const std::size_t colon = i < 2 ? left.find(':') : left.size();
+      const auto value = ParseNumber<std::int64_t>(left.substr(0, colon), i < 2 ? 1 : 0, kMost[i]);
+      if (colon == std::string_view::npos || !value) {
+        throw std::invalid_argument("latency_us: '" + std::string(point) +
+                                    "' is not length:batch:us with length and batch at least 1 and us at least 0");
+      }
+      number[i] = *value;
+      left.remove_prefix(std::min(colon + 1, left.size()));
+    }
+    if (!seen.emplace(number[0], number[1]).second) {
+      throw std::invalid_argument("latency_us: '" + std::string(point) +
+                                  "' is a second point for its length and batch");
+    }
+    points.push_back({number[0], number[1], number[2] * 1000});
+  }
+  return LatencyTable(std::move(points));
+}
+
 EmulatedConfig EmulatedConfig::FromJson(std::string_view text) {
   EmulatedConfig config;
   std::string latency;
@@ -66,24 +75,20 @@ EmulatedConfig EmulatedConfig::FromJson(std::string_view text) {
     if (root.value("max_batch_size", 0) < 1) {
       throw std::invalid_argument("max_batch_size must be at least 1: the first dimension is rows");
     }
-    const json parameters = root.value("parameters", json::object());
-    for (const auto& [name, value] : parameters.items()) {
-      if (!kParameters.contains(name)) throw std::invalid_argument("unknown parameter " + name);
-      const auto string = value.at("string_value").get<std::string>();
-      if (name == "latency_us") latency = string;
-      if (name == "dynamic") config.dynamic = ParseBool(name, string);
-      if (name == "jitter") config.jitter = ParseNumber<double>(name, string, 0, 1);
-      if (name == "seed") config.seed = ParseNumber<uint64_t>(name, string, 0, UINT64_MAX);
-      if (name == "ids") config.ids = string;
-      if (name == "mask") config.mask = string;
-      if (name == "unload_delay_ms") config.unload_delay_ms = ParseNumber<int64_t>(name, string, 0, 3'600'000);
-      if (name == "load_delay_ms") config.load_delay_ms = ParseNumber<int64_t>(name, string, 0, 3'600'000);
-      if (name == "fail_load") config.fail_load = string;
-      if (name == "memory_mb") config.memory_mb = ParseNumber<int64_t>(name, string, 0, 1'000'000'000);
-    }
-    if (parameters.contains("records")) {
-      config.records = Records(parameters.at("records").at("string_value").get<std::string>());
-    }
+    Parameters parameters(root);
+    latency = parameters.Text("latency_us", "");
+    config.dynamic = parameters.Flag("dynamic");
+    config.jitter = parameters.Value<double>("jitter", 0, 0, 1);
+    config.seed = parameters.Value<std::uint64_t>("seed", 0, 0, UINT64_MAX);
+    config.ids = parameters.Text("ids", config.ids);
+    config.mask = parameters.Text("mask", config.mask);
+    config.unload_delay_ms = parameters.Value<std::int64_t>("unload_delay_ms", 0, 0, 3'600'000);
+    config.load_delay_ms = parameters.Value<std::int64_t>("load_delay_ms", 0, 0, 3'600'000);
+    config.fail_load = parameters.Text("fail_load", "");
+    config.memory_mb = parameters.Value<std::int64_t>("memory_mb", 0, 0, 1'000'000'000);
+    const std::string records = parameters.Text("records", "");
+    parameters.CheckNames();
+    if (!records.empty()) config.records = Records(records);
     for (const json& output : root.at("output")) config.outputs.push_back(ParseOutput(output, config.records));
   } catch (const json::exception& error) {
     throw std::invalid_argument(std::string("model configuration not understood: ") + error.what());

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plugins/emulated/latency_table.h"
+#include "base/latency_table.h"
 #include "plugins/emulated/records.h"
 
 namespace arlo::triton {
@@ -18,6 +18,10 @@ struct OutputSpec {
   bool token_level = false;
   int64_t dim = 0;
 };
+
+// Parses points `length:batch:us` joined by commas, for example "64:1:1150,512:1:4860". Throws std::invalid_argument
+// with the reason for other text.
+LatencyTable ParseLatency(std::string_view text);
 
 // The configuration of an emulated runtime in config.pbtxt. Parameters (all values are string_value):
 //   latency_us     the latency profile, see ParseLatency; required

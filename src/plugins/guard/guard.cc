@@ -42,11 +42,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace {
 
@@ -63,11 +64,7 @@ struct Options {
   char** program = nullptr;
 };
 
-int64_t NowMs() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
-}
+int64_t NowMs() { return arlo::now_ns() / arlo::kMs; }
 
 // Whole `text` as a number; false when it is not one.
 template <typename T>

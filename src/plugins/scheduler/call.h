@@ -110,9 +110,7 @@ struct Call {
   TimeNs deadline_ns = 0;  // always set
   std::vector<Row> rows;
   std::uint32_t open_rows = 0;
-  Fault fault;            // why there is no answer; kOk: there is one
-  Call* newer = nullptr;  // neighbours among the open ones
-  Call* older = nullptr;
+  Fault fault;  // why there is no answer; kOk: there is one
   // One until it is answered, and one for each batch that may read its inputs. Any thread; who lets go last frees it.
   std::atomic<std::uint32_t> holds{1};
 };
@@ -128,8 +126,6 @@ struct Batch {
   std::vector<std::uint32_t> indices;            // of the rows in their calls
   TimeNs started_ns = 0;
   bool cancelled = false;  // the engine was asked to cancel it
-  Batch* newer = nullptr;  // neighbours among those that run
-  Batch* older = nullptr;
 
   // Its execution (execution.h).
   Host* host = nullptr;
@@ -142,31 +138,6 @@ struct Batch {
   Reply reply = Reply::kError;                  // the executing thread's, as is:
   std::string why = "the engine said nothing";  // the error
   std::atomic<int> open{3};  // that still use it: the starting thread, and the two callbacks of Triton
-};
-
-// A list through the elements themselves, newest first.
-template <typename T>
-class Chain {
- public:
-  void Add(T& one) {
-    one.newer = nullptr;
-    one.older = newest_;
-    if (newest_ != nullptr) newest_->newer = &one;
-    newest_ = &one;
-    ++size_;
-  }
-  void Remove(T& one) {
-    (one.newer != nullptr ? one.newer->older : newest_) = one.older;
-    if (one.older != nullptr) one.older->newer = one.newer;
-    one.newer = one.older = nullptr;
-    --size_;
-  }
-  [[nodiscard]] T* newest() const { return newest_; }
-  [[nodiscard]] std::size_t size() const { return size_; }
-
- private:
-  T* newest_ = nullptr;
-  std::size_t size_ = 0;
 };
 
 }  // namespace arlo::triton

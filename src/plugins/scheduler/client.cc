@@ -266,9 +266,15 @@ TRITONSERVER_Error* ReadCall(const LogicalConfig& config, const Memory& memory, 
   return nullptr;
 }
 
-void SendAnswer(const LogicalConfig& config, const Memory& memory, const Call& call, TimeNs now) {
+void SendAnswer(const LogicalConfig& config, const Memory& memory, const Call& call, TimeNs now,
+                TRITONSERVER_Error* refusal) {
   TRITONBACKEND_Response* response = nullptr;
   TRITONSERVER_Error* error = TRITONBACKEND_ResponseNew(&response, call.request);
+  if (error == nullptr) {
+    error = refusal;
+  } else if (refusal != nullptr) {
+    TRITONSERVER_ErrorDelete(refusal);
+  }
   if (error == nullptr && call.fault.code != Code::kOk) {
     error = NewError(CodeOf(call.fault.code), call.fault.message);
   }
@@ -289,19 +295,6 @@ void SendAnswer(const LogicalConfig& config, const Memory& memory, const Call& c
   const auto end = static_cast<std::uint64_t>(std::max(now, started));
   LogAndDelete(TRITONBACKEND_ModelInstanceReportStatistics(call.instance, call.request, good, start, start, end,
                                                            static_cast<std::uint64_t>(std::max(now_ns(), now))));
-}
-
-void Refuse(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, TimeNs received,
-            TRITONSERVER_Error* error) {
-  TRITONBACKEND_Response* response = nullptr;
-  LogAndDelete(TRITONBACKEND_ResponseNew(&response, request));
-  if (response != nullptr) {
-    LogAndDelete(TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));
-  }
-  TRITONSERVER_ErrorDelete(error);
-  const auto at = static_cast<std::uint64_t>(received);
-  LogAndDelete(TRITONBACKEND_ModelInstanceReportStatistics(instance, request, false, at, at, at, at));
-  LogAndDelete(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL));
 }
 
 bool GivenUp(const Call& call) {

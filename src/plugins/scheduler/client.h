@@ -14,12 +14,10 @@ TRITONSERVER_DataType DatatypeOf(const std::string& name);
 // Fills in all but the rows. Returns the error for the client.
 TRITONSERVER_Error* ReadCall(const LogicalConfig& config, const Memory& memory, TimeNs now, Call* call);
 
-// Sends the answer, or the fault, and reports it to Triton's statistics. No lock is held.
-void SendAnswer(const LogicalConfig& config, const Memory& memory, const Call& call, TimeNs now);
-
-// Answers a request that became no call with an error, and releases it. Owns the error.
-void Refuse(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, TimeNs received,
-            TRITONSERVER_Error* error);
+// Sends the answer, the fault, or `refusal` (which it deletes) to a request that became no call, and reports it to
+// Triton's statistics. No lock is held.
+void SendAnswer(const LogicalConfig& config, const Memory& memory, const Call& call, TimeNs now,
+                TRITONSERVER_Error* refusal = nullptr);
 
 // The client gave up.
 bool GivenUp(const Call& call);

@@ -1,13 +1,13 @@
 #include "plugins/scheduler/config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "base/latency_table.h"
+#include "plugins/parameters.h"
 
 namespace arlo::triton {
 namespace {
@@ -17,40 +17,6 @@ using nlohmann::json;
 constexpr TimeNs kUs = 1'000;
 
 std::invalid_argument Bad(const std::string& what) { return std::invalid_argument(what); }
-
-// The parameters of config.pbtxt; a parameter that is never read is an error.
-class Parameters {
- public:
-  explicit Parameters(const json& root) : all_(root.value("parameters", json::object())) {}
-
-  std::string Text(const std::string& name, const std::string& otherwise) {
-    known_.insert(name);
-    if (!all_.contains(name)) return otherwise;
-    return all_.at(name).at("string_value").get<std::string>();
-  }
-
-  std::int64_t Number(const std::string& name, std::int64_t otherwise, std::int64_t least, std::int64_t most) {
-    const std::string text = Text(name, std::to_string(otherwise));
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error == std::errc() && end == text.data() + text.size() && value >= least && value <= most) return value;
-    throw Bad("parameter " + name + ": '" + text + "' is not a whole number from " + std::to_string(least) + " to " +
-              std::to_string(most));
-  }
-
-  void CheckNames() const {
-    for (const auto& [name, value] : all_.items()) {
-      if (known_.contains(name)) continue;
-      std::string problem = "unknown parameter " + name + "; there are";
-      for (const auto& each : known_) problem.append(each == *known_.begin() ? " " : ", ").append(each);
-      throw Bad(problem);
-    }
-  }
-
- private:
-  json all_;
-  std::set<std::string> known_;
-};
 
 // Triton writes 64-bit numbers as numbers or as text.
 std::uint64_t Whole(const json& from, const char* name) {
@@ -211,16 +177,16 @@ LogicalConfig LogicalConfig::FromJson(std::string_view config, std::string_view 
     }
 
     Parameters parameters(root);
-    const std::int64_t slo_ms = parameters.Number("slo_ms", 100, 1, 3'600'000);
+    const std::int64_t slo_ms = parameters.Value<std::int64_t>("slo_ms", 100, 1, 3'600'000);
     model.slo_ns = slo_ms * kMs;
     const std::int64_t timeout = std::max<std::int64_t>(10 * slo_ms, 1000);
-    model.default_timeout_ns = parameters.Number("timeout_ms", timeout, 1, 36'000'000) * kMs;
+    model.default_timeout_ns = parameters.Value<std::int64_t>("timeout_ms", timeout, 1, 36'000'000) * kMs;
     made.dispatch.policy = dispatch::parse_policy(parameters.Text("policy", "late"));
     made.dispatch.batching = dispatch::parse_batching(parameters.Text("batching", "deadline"));
-    made.dispatch.max_queued = static_cast<std::int32_t>(parameters.Number("max_queued", 4096, 0, 10'000'000));
-    made.inflight_limit = static_cast<std::int32_t>(parameters.Number("inflight_limit", 2, 1, 1024));
-    made.max_attempts = static_cast<std::int32_t>(parameters.Number("max_attempts", 3, 1, 100));
-    made.grace_ns = parameters.Number("unavailable_grace_ms", 5000, 0, 3'600'000) * kMs;
+    made.dispatch.max_queued = parameters.Value<std::int32_t>("max_queued", 4096, 0, 10'000'000);
+    made.inflight_limit = parameters.Value<std::int32_t>("inflight_limit", 2, 1, 1024);
+    made.max_attempts = parameters.Value<std::int32_t>("max_attempts", 3, 1, 100);
+    made.grace_ns = parameters.Value<std::int64_t>("unavailable_grace_ms", 5000, 0, 3'600'000) * kMs;
     const std::string wanted = parameters.Text("engines", "");
     parameters.CheckNames();
 

@@ -43,7 +43,7 @@ Desk::Desk(const LogicalConfig& config)
 void Desk::Submit(Call& call, TimeNs now, Effects& effects) {
   call.rows = std::vector<Row>(call.lengths.size());
   call.open_rows = static_cast<std::uint32_t>(call.rows.size());
-  open_.Add(call);
+  open_.insert(&call);
   for (std::size_t i = 0; i < call.rows.size(); ++i) {
     Row& row = call.rows[i];
     row.call = &call;
@@ -131,8 +131,7 @@ void Desk::End(Row& row, TimeNs now, Effects& effects) {
   row.batch = nullptr;
   Call& call = *row.call;
   if (--call.open_rows > 0) return;
-  if (look_ == &call) look_ = call.older;
-  open_.Remove(call);
+  open_.erase(&call);
   effects.answers.push_back(&call);
 }
 
@@ -163,25 +162,22 @@ std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
            action.instance == first.instance;
   };
   while (first.batch != dispatch::kNone && end < effects.actions.size() && same_batch(effects.actions[end])) ++end;
+  // First, because a call that ends here may have several of the rows.
+  for (std::size_t i = at; i < end; ++i) {
+    const Row& row = *reinterpret_cast<Row*>(effects.actions[i].tag);
+    if (row.state == Row::State::kEnded || !given_up(*row.call)) continue;
+    Fail(*row.call, {Code::kCancelled, "cancelled by the client"}, now, effects);
+  }
   batch_.clear();
   for (; at < end; ++at) {
     const dispatch::Action action = effects.actions[at];
     Row& row = *reinterpret_cast<Row*>(action.tag);
-    if (row.state != Row::State::kEnded && given_up(*row.call)) {
-      Fail(*row.call, {Code::kCancelled, "cancelled by the client"}, now, effects);
-    }
     if (row.state == Row::State::kEnded) {  // its call ended after the decision, and before it was carried out
       scheduler_.finish(action.handle, dispatch::Verdict::kFailed, now, effects.actions);
     } else {
       batch_.emplace_back(&row, action.handle);
     }
   }
-  // The call of several of the rows may have ended while they were looked at.
-  std::erase_if(batch_, [&](const auto& each) {
-    if (each.first->state != Row::State::kEnded) return false;
-    scheduler_.finish(each.second, dispatch::Verdict::kFailed, now, effects.actions);
-    return true;
-  });
   if (batch_.empty()) return end;
 
   const std::size_t engine = by_runtime_[first.runtime];
@@ -221,7 +217,7 @@ std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
     counts.wait_us += static_cast<std::uint64_t>(wait / 1000);
     samples.wait_s.push_back(static_cast<double>(wait) / 1e9);
   }
-  running_.Add(*batch);
+  running_.insert(batch);
   effects.starts.push_back(batch);
   return end;
 }
@@ -251,7 +247,7 @@ void Desk::Expired(Row& row, TimeNs now, Effects& effects) {
 // ---- answers ----
 
 void Desk::Answered(Batch& batch, Reply reply, const std::string& why, TimeNs now, Effects& effects) {
-  running_.Remove(batch);
+  running_.erase(&batch);
   batch.cancelled = true;  // it is too late for that
   Engine& engine = engines_[batch.engine];
   switch (reply) {
@@ -385,37 +381,35 @@ void Desk::Loaded(const std::vector<bool>& loaded, TimeNs now, Effects& effects)
 
 void Desk::Stop(TimeNs now, Effects& effects) {
   stopping_ = true;
-  for (Call* call = open_.newest(); call != nullptr;) {
-    Call* const older = call->older;
+  for (auto at = open_.begin(); at != open_.end();) {
+    Call* const call = *at++;  // which may end
     const bool waits = std::any_of(call->rows.begin(), call->rows.end(),
                                    [](const Row& row) { return row.state == Row::State::kWaiting; });
     if (waits) Fail(*call, {Code::kUnavailable, "the server is stopping"}, now, effects);
-    call = older;
   }
   Settle(now, effects);
 }
 
 // ---- time ----
 
-void Desk::Tick(const std::function<bool(const Call&)>& gone, TimeNs now, Effects& effects) {
+void Desk::Tick(TimeNs now, Effects& effects) {
   Regroup(now, effects);
   // Not only when a deadline has come: `late` looks again at waiting rows, which it does at events only.
   if (scheduler_.queued() > 0) scheduler_.expire(now, effects.actions);
   Settle(now, effects);
   // Rows at engines have no deadline in the scheduler.
-  for (Batch* batch = running_.newest(); batch != nullptr; batch = batch->older) {
+  for (const Batch* batch : running_) {
     for (Row* row : std::vector<Row*>(batch->rows)) {
       if (row == nullptr || row->state != Row::State::kRunning || now < row->call->deadline_ns) continue;
       Fail(*row->call, {Code::kDeadlineExceeded, "the deadline passed while the request was served"}, now, effects);
     }
   }
   CheckUnfit(now, effects);
-  for (std::size_t looks = 0; looks < std::min(kLooks, open_.size()); ++looks) {
-    if (look_ == nullptr) look_ = open_.newest();
-    Call* const call = look_;
-    if (call == nullptr) break;
-    look_ = call->older;
-    if (gone(*call)) Fail(*call, {Code::kCancelled, "cancelled by the client"}, now, effects);
+  auto next = open_.upper_bound(look_);
+  for (std::size_t looks = std::min(kLooks, open_.size()); looks > 0 && !open_.empty(); --looks) {
+    if (next == open_.end()) next = open_.begin();
+    Call* const call = look_ = *next++;
+    if (given_up(*call)) Fail(*call, {Code::kCancelled, "cancelled by the client"}, now, effects);
   }
   Settle(now, effects);
 }
@@ -423,8 +417,8 @@ void Desk::Tick(const std::function<bool(const Call&)>& gone, TimeNs now, Effect
 // Rows that no engine in service is long enough for wait for one, but not for ever.
 void Desk::CheckUnfit(TimeNs now, Effects& effects) {
   if (scheduler_.parked() == 0) return;
-  for (Call* call = open_.newest(); call != nullptr;) {
-    Call* const older = call->older;
+  for (auto at = open_.begin(); at != open_.end();) {
+    Call* const call = *at++;  // which may end
     for (Row& row : call->rows) {
       if (row.state != Row::State::kWaiting) continue;
       if (scheduler_.fits_any(row.length)) {
@@ -436,7 +430,6 @@ void Desk::CheckUnfit(TimeNs now, Effects& effects) {
         break;
       }
     }
-    call = older;
   }
 }
 

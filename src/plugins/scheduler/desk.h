@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,8 +70,8 @@ class Desk {
   // Ends all calls: the server stops, and its engines take nothing more.
   void Stop(TimeNs now, Effects& effects);
   // Handles changes by time alone: deadlines, clients that gave up, engines that were put aside.
-  void Tick(const std::function<bool(const Call&)>& given_up, TimeNs now, Effects& effects);
-  // Set by the host: asked before a row starts, so that no row starts whose client has gone.
+  void Tick(TimeNs now, Effects& effects);
+  // Set by the host; also asked before a row starts, so that no row starts whose client has gone.
   std::function<bool(const Call&)> given_up = [](const Call&) { return false; };
 
   [[nodiscard]] const std::vector<EngineCounts>& counts() const { return counts_; }
@@ -107,9 +108,9 @@ class Desk {
   std::uint64_t mask_ = 0;  // engines in service
   dispatch::InstanceId instance_ = dispatch::kNone;
   bool stopping_ = false;
-  Chain<Call> open_;
-  Chain<Batch> running_;
-  Call* look_ = nullptr;                                         // where the next look at open calls goes on
+  std::set<Call*> open_;
+  std::set<Batch*> running_;
+  Call* look_ = nullptr;                                         // the last look at open calls was at this one
   std::vector<std::pair<Row*, dispatch::RequestHandle>> batch_;  // that is being started
   std::vector<EngineCounts> counts_;
   std::vector<EngineSamples> samples_;

@@ -55,7 +55,8 @@ void Host::Receive(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request*
     call->instance = instance;
     TRITONSERVER_Error* error = ReadCall(config_, memory_, now, call.get());
     if (error != nullptr) {
-      Refuse(instance, requests[i], now, error);
+      SendAnswer(config_, memory_, *call, now, error);
+      LetGo(*call.release());
     } else {
       calls.push_back(std::move(call));
     }
@@ -255,7 +256,7 @@ void Host::Look() {
       } else if (!loaded.empty()) {
         desk_.Loaded(loaded, now, effects);
       }
-      desk_.Tick(GivenUp, now, effects);
+      desk_.Tick(now, effects);
       Cancel(effects);
       if (tick % kTicksOfMetrics == 0) {
         counts = desk_.counts();

@@ -11,7 +11,6 @@ constexpr double kTiny = 1e-8;   // a pivot smaller than this is none: it would 
 constexpr double kGain = 1e-10;  // a reduced cost below it, times the scale of the duals, gains nothing
 constexpr double kBelow = 1e-9;  // a variable below it is negative
 constexpr int kMostPivots = 4000;
-constexpr int kMostRepairs = 100;
 constexpr int kShares = -2, kWorkers = -1;  // the rows of all programs
 
 bool in(const std::vector<int>& options, int option) {
@@ -22,19 +21,19 @@ bool in(const std::vector<int>& options, int option) {
 
 std::vector<Group> Groups(const std::vector<Stage>& stages) {
   std::vector<Group> found, variants, whole;
-  int number = 0;
-  for (const Stage& stage : stages) {
-    Group all{2, {}};
-    for (int variant = 0; variant < stage.variants; ++variant) {
-      Group group{1, {}};
-      for (std::size_t o = 0; o < stage.options.size(); ++o) {
-        if (stage.options[o].variant == variant) group.options.push_back(number + static_cast<int>(o));
-      }
-      if (group.options.size() > 1 && group.options.size() < stage.options.size()) variants.push_back(group);
+  for (int s = 0, number = 0; s < static_cast<int>(stages.size()); ++s) {
+    const Stage& stage = stages[s];
+    std::vector<Group> of(stage.variants);
+    Group all{2, s, stage.options.front().variant, {}};
+    for (const Option& option : stage.options) {
+      found.push_back({0, s, option.variant, {number}});
+      of[option.variant].options.push_back(number);
+      all.options.push_back(number++);
+      if (option.variant != all.variant) all.variant = -1;
     }
-    for (std::size_t o = 0; o < stage.options.size(); ++o, ++number) {
-      found.push_back({0, {number}});
-      all.options.push_back(number);
+    for (int variant = 0; variant < stage.variants; ++variant) {
+      const std::size_t options = of[variant].options.size();
+      if (options > 1 && options < stage.options.size()) variants.push_back({1, s, variant, of[variant].options});
     }
     if (all.options.size() > 1) whole.push_back(all);
   }
@@ -56,16 +55,8 @@ Master::Master(const std::vector<Stage>& stages, const Limits& limits)
   allowed_.resize(pricing_.options());
 }
 
-// The rows of these bounds; false when they contradict each other. Options without instances need none, but those that
-// the basis to begin with still uses.
-bool Master::rows(const Bounds& bounds, const std::vector<Basic>& from) {
-  std::vector<char> used(groups_.size(), 0);
-  for (const Basic& basic : from) {
-    if (basic.at.group >= 0) used[basic.at.group] = 1;
-    for (int s = 0; basic.kind >= 0 && s < stages(); ++s) {
-      for (const int g : groups_of_[pricing_.first(s) + policies_[basic.kind].option[s]]) used[g] = 1;
-    }
-  }
+// The rows of these bounds; false when they contradict each other. Options without instances need none.
+bool Master::rows(const Bounds& bounds) {
   rows_ = {{kShares, false}, {kWorkers, false}};
   right_ = {limits_.served, static_cast<double>(limits_.workers)};
   low_row_.assign(groups_.size(), -1);
@@ -76,7 +67,7 @@ bool Master::rows(const Bounds& bounds, const std::vector<Basic>& from) {
     if (bounds.high[g] == 0) {
       for (const int option : groups_[g].options) allowed_[option] = 0;
     }
-    if (bounds.high[g] < limits_.workers && (bounds.high[g] > 0 || used[g])) {
+    if (bounds.high[g] < limits_.workers && bounds.high[g] > 0) {
       high_row_[g] = static_cast<int>(rows_.size());
       rows_.push_back({static_cast<int>(g), false});
       right_.push_back(bounds.high[g]);
@@ -197,11 +188,6 @@ bool Master::invert() {
   return true;
 }
 
-int Master::row_of(const Row& row) const {
-  if (row.group < 0) return row.group - kShares;
-  return row.low ? low_row_[row.group] : high_row_[row.group];
-}
-
 bool Master::fits(int policy) const {
   for (int s = 0; s < stages(); ++s) {
     if (!allowed_[pricing_.first(s) + policies_[policy].option[s]]) return false;
@@ -209,38 +195,26 @@ bool Master::fits(int policy) const {
   return true;
 }
 
-// Columns are weighed by these from now on: a number for each row.
-void Master::set_weights(const double* of_rows) {
-  weight_ = of_rows;
-  price_.assign(pricing_.options(), of_rows[1]);
+void Master::price_options() {
+  price_.assign(pricing_.options(), dual_[1]);
   for (int r = 2; r < size_; ++r) {
-    if (of_rows[r] == 0) continue;
-    for (const int option : groups_[rows_[r].group].options) price_[option] += of_rows[r];
+    if (dual_[r] == 0) continue;
+    for (const int option : groups_[rows_[r].group].options) price_[option] += dual_[r];
   }
 }
 
 double Master::weighed(const Variable& variable) const {
-  if (variable.kind == kShort) return weight_[0];
-  if (variable.kind == kSlack) return rows_[variable.row].low ? -weight_[variable.row] : weight_[variable.row];
+  if (variable.kind == kShort) return dual_[0];
+  if (variable.kind == kSlack) return rows_[variable.row].low ? -dual_[variable.row] : dual_[variable.row];
   if (variable.kind == kSpare) {
-    double sum = weight_[1];
-    for (const int r : spare_[variable.row]) sum += weight_[r];
+    double sum = dual_[1];
+    for (const int r : spare_[variable.row]) sum += dual_[r];
     return sum;
   }
   const Policy& policy = policies_[variable.kind];
-  double sum = weight_[0];
+  double sum = dual_[0];
   for (int s = 0; s < stages(); ++s) sum += price_[pricing_.first(s) + policy.option[s]] * policy.load[s];
   return sum;
-}
-
-template <typename Look>
-void Master::look_at_columns(Look look) const {
-  for (int r = 1; r < size_; ++r) {
-    look(Variable{kSlack, r});
-    if (rows_[r].low) look(Variable{kSpare, r});
-  }
-  look(Variable{kShort, 0});
-  for (const int number : tried_) look(Variable{number, 0});
 }
 
 // Prices of the rows; the value of the program.
@@ -278,68 +252,31 @@ void Master::step(const Variable& variable) {
   }
 }
 
-// The basis of an optimum between wider bounds prices these rows as well; a dual simplex repairs negative entries with
-// the known policies. False where that does not suffice.
-bool Master::resume(const std::vector<Basic>& from) {
-  basis_.assign(size_, {kSlack, -1});
-  for (const Basic& basic : from) {
-    const int at = row_of(basic.at);
-    const bool policy = basic.kind >= 0;
-    const int of = policy || basic.kind == kShort ? 0 : row_of(basic.of);
-    if (at < 0 || of < 0) return false;
-    basis_[at] = {basic.kind, of};
-  }
-  for (int r = 0; r < size_; ++r) {
-    if (basis_[r].row < 0) basis_[r].row = r;
-  }
-  if (!invert()) return false;
-  for (int repairs = 0; repairs < kMostRepairs; ++repairs) {
-    const int leave = static_cast<int>(std::min_element(x_.begin(), x_.end()) - x_.begin());
-    if (x_[leave] >= -kBelow) {
-      for (double& x : x_) x = std::max(x, 0.0);
-      return true;
-    }
-    const double most = kGain * (1 + std::abs(duals()));
-    std::vector<std::pair<Variable, double>> candidates;  // with what a unit of them takes off `leave`
-    set_weights(inverse_.data() + static_cast<std::ptrdiff_t>(leave) * size_);
-    look_at_columns([&](const Variable& variable) {
-      if (const double off = weighed(variable); off < -kTiny) candidates.emplace_back(variable, -off);
-    });
-    set_weights(dual_.data());
-    Variable best{kShort, -1};
-    double least = 0, largest = 0;
-    for (const auto& [variable, off] : candidates) {
-      const double loss = std::max(weighed(variable) - cost(variable), 0.0);
-      const double ratio = loss / off;
-      if (best.row >= 0 && (ratio > least + most || (ratio >= least - most && off <= largest))) continue;
-      best = variable, least = ratio, largest = off;
-    }
-    if (best.row < 0) return false;
-    step(best);
-    pivot(best, leave, x_[leave] / step_[leave]);
-  }
-  return false;
-}
-
 // A primal simplex on an explicit inverse.
-Relaxed Master::solve(const Bounds& bounds, const std::vector<Basic>& from, double cutoff) {
-  if (!rows(bounds, from)) return {};
+Relaxed Master::solve(const Bounds& bounds, double cutoff) {
+  if (!rows(bounds)) return {};
   tried_.clear();
   for (int number = 0; number < static_cast<int>(policies_.size()); ++number) {
     if (fits(number)) tried_.push_back(number);
   }
-  if ((from.empty() || !resume(from)) && !start()) return {};
+  if (!start()) return {};
   for (int pivots = 0; pivots < kMostPivots; ++pivots) {
     const double value = duals();
-    set_weights(dual_.data());
+    price_options();
     const double enough = kGain * (1 + std::abs(dual_[0]));
     const bool careful = pivots > kMostPivots / 2;  // the first that gains: no cycle (Bland)
     Variable best{kShort, -1};
     double gain = enough;
-    look_at_columns([&](const Variable& variable) {
+    const auto look = [&](const Variable& variable) {
       const double reduced = cost(variable) - weighed(variable);
       if (reduced > gain && (!careful || best.row < 0)) gain = reduced, best = variable;
-    });
+    };
+    for (int r = 1; r < size_; ++r) {
+      look({kSlack, r});
+      if (rows_[r].low) look({kSpare, r});
+    }
+    look({kShort, 0});
+    for (const int number : tried_) look({number, 0});
     if (best.row < 0) {
       Policy found;
       double priced = 0;
@@ -381,10 +318,8 @@ Relaxed Master::optimum() const {
   result.load.assign(pricing_.options(), 0.0);
   result.count.assign(groups_.size(), 0.0);
   for (int r = 0; r < size_; ++r) {
-    const bool policy = basis_[r].kind >= 0;
-    result.basis.push_back({basis_[r].kind, policy ? Row{kShares, false} : rows_[basis_[r].row], rows_[r]});
     if (x_[r] <= kBelow || basis_[r].kind == kShort || basis_[r].kind == kSlack) continue;
-    if (policy) {
+    if (basis_[r].kind >= 0) {
       const Policy& used = policies_[basis_[r].kind];
       result.served += x_[r];
       result.mixture.emplace_back(basis_[r].kind, x_[r]);

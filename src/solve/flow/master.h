@@ -13,6 +13,8 @@ namespace arlo::solve::flow {
 // split the problem in more equal parts, so they are branched on first.
 struct Group {
   int rank = 0;  // 0 an option, 1 a variant, 2 a stage
+  int stage = 0;
+  int variant = 0;  // of all of its options; -1: of several
   std::vector<int> options;
 };
 
@@ -29,12 +31,6 @@ struct Row {
   bool low = false;
 };
 
-// A variable of a basis; `of`: the row that it belongs to, when it is no policy; `at`: the row that it stands for.
-struct Basic {
-  int kind = 0;
-  Row of, at;
-};
-
 struct Relaxed {
   bool feasible = false;
   double value = 0;
@@ -43,7 +39,6 @@ struct Relaxed {
   std::vector<double> load;                     // of every option
   std::vector<double> count;                    // instances of every group, fractions included
   std::vector<std::pair<int, double>> mixture;  // policy, share
-  std::vector<Basic> basis;
 };
 
 class Master {
@@ -51,8 +46,8 @@ class Master {
   Master(const std::vector<Stage>& stages, const Limits& limits);
 
   // The optimum between bounds; not feasible when the bounds need more than the workers, or when its value cannot
-  // exceed `cutoff`. `from`: the basis of an optimum between wider bounds, or empty.
-  Relaxed solve(const Bounds& bounds, const std::vector<Basic>& from, double cutoff);
+  // exceed `cutoff`.
+  Relaxed solve(const Bounds& bounds, double cutoff);
 
   const std::vector<Group>& groups() const { return groups_; }
   const Policy& policy(int number) const { return policies_[number]; }
@@ -71,19 +66,15 @@ class Master {
     int row;
   };
 
-  bool rows(const Bounds& bounds, const std::vector<Basic>& from);
-  int row_of(const Row& row) const;
+  bool rows(const Bounds& bounds);
   bool fits(int policy) const;
   void column(const Variable& variable, std::vector<double>* out) const;
   double cost(const Variable& variable) const;
-  void set_weights(const double* of_rows);
   double weighed(const Variable& variable) const;
-  template <typename Look>
-  void look_at_columns(Look look) const;
   bool invert();
   bool start();
-  bool resume(const std::vector<Basic>& from);
   double duals();
+  void price_options();
   void step(const Variable& variable);
   void pivot(const Variable& entering, int leave, double x);
   Relaxed optimum() const;
@@ -106,10 +97,9 @@ class Master {
   std::vector<Variable> basis_;
   std::vector<double> inverse_, x_;
   std::vector<int> tried_;            // policies that may be used
-  std::vector<double> dual_, price_;  // of rows; what columns are weighed by, and of options
-  const double* weight_ = nullptr;
-  std::vector<double> step_;    // a column in terms of the basis
-  std::vector<double> column_;  // room to work in
+  std::vector<double> dual_, price_;  // of rows, of options
+  std::vector<double> step_;          // a column in terms of the basis
+  std::vector<double> column_;        // room to work in
 };
 
 }  // namespace arlo::solve::flow

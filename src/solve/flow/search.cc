@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <queue>
 #include <utility>
 
@@ -29,17 +30,15 @@ struct Worse {
   }
 };
 
-class Search {
+class Branching {
  public:
-  Search(const std::vector<Stage>& stages, const Limits& limits)
+  Branching(const std::vector<Stage>& stages, const Limits& limits)
       : stages_(stages), limits_(limits), master_(stages, limits) {}
 
   Answer solve() {
-    Bounds all;
-    all.low.assign(master_.groups().size(), 0);
-    all.high.assign(master_.groups().size(), limits_.workers);
+    Bounds all = any();
     if (!limits_.held.empty()) hold(&all);
-    open(std::move(all), {});
+    open(std::move(all));
     while (!queue_.empty() && !done()) {
       if (answer_.nodes >= limits_.max_nodes) {
         answer_.bound = std::max(queue_.top().relaxed.value, answer_.value);
@@ -56,19 +55,24 @@ class Search {
   }
 
  private:
+  // Any number of instances.
+  Bounds any() const {
+    return {std::vector<int>(groups().size(), 0), std::vector<int>(groups().size(), limits_.workers)};
+  }
+
   // No variant has more instances than `held` says.
   void hold(Bounds* bounds) const {
-    for (std::size_t g = 0; g < master_.groups().size(); ++g) {
-      const auto& options = master_.groups()[g].options;
-      int stage = 0;
-      while (stage + 1 < master_.stages() && master_.pricing().first(stage + 1) <= options.front()) ++stage;
-      const auto variant_of = [&](int option) {
-        return stages_[stage].options[option - master_.pricing().first(stage)].variant;
-      };
-      const int variant = variant_of(options.front());
-      const bool alone = std::all_of(options.begin(), options.end(), [&](int o) { return variant_of(o) == variant; });
-      if (alone) bounds->high[g] = std::min(bounds->high[g], limits_.held[stage][variant]);
+    for (std::size_t g = 0; g < groups().size(); ++g) {
+      const auto& [rank, stage, variant, options] = groups()[g];
+      if (variant >= 0) bounds->high[g] = std::min(bounds->high[g], limits_.held[stage][variant]);
     }
+  }
+
+  const std::vector<Group>& groups() const { return master_.groups(); }
+
+  // Whether two options are one variant with two batch caps.
+  bool same(std::size_t a, std::size_t b) const {
+    return a != b && groups()[a].stage == groups()[b].stage && groups()[a].variant == groups()[b].variant;
   }
 
   bool done() const { return !answer_.instances.empty() && answer_.value >= limits_.target - kEqual; }
@@ -80,9 +84,9 @@ class Search {
   }
 
   // Solves a node; keeps it when it may hold something better.
-  void open(Bounds bounds, const std::vector<Basic>& from) {
+  void open(Bounds bounds) {
     const bool first = answer_.nodes++ == 0;
-    Relaxed relaxed = master_.solve(bounds, from, first ? kNever : needed());
+    Relaxed relaxed = master_.solve(bounds, first ? kNever : needed());
     if (first) {
       answer_.relaxed = answer_.bound = relaxed.value;
       answer_.price = relaxed.price;
@@ -93,29 +97,29 @@ class Search {
     if (relaxed.value > needed()) queue_.push({std::move(bounds), std::move(relaxed), answer_.nodes});
   }
 
-  static int up(double load) { return load <= kWhole ? 0 : static_cast<int>(std::ceil(load - kWhole)); }
+  static std::vector<int> up(const std::vector<double>& loads) {
+    std::vector<int> counts;
+    for (const double load : loads) counts.push_back(load <= kWhole ? 0 : static_cast<int>(std::ceil(load - kWhole)));
+    return counts;
+  }
 
   // Every pool rounded up: when the workers are enough, no plan between these bounds is better.
   bool whole(const Relaxed& relaxed) {
-    std::vector<int> counts(relaxed.load.size());
-    int sum = 0;
-    for (std::size_t o = 0; o < counts.size(); ++o) sum += counts[o] = up(relaxed.load[o]);
-    if (sum > limits_.workers || (limits_.single_batch && twice(counts) >= 0)) return false;
+    const std::vector<int> counts = up(relaxed.load);
+    if (std::accumulate(counts.begin(), counts.end(), 0) > limits_.workers) return false;
+    if (limits_.single_batch && twice(counts) >= 0) return false;
     keep(relaxed, counts);
     return true;
   }
 
   // Rounds the pools up or down until the workers are enough, and solves for these pools.
   void round(const Relaxed& relaxed) {
-    const int options = static_cast<int>(relaxed.load.size());
-    std::vector<int> counts(options);
+    std::vector<int> counts = up(relaxed.load);
     std::vector<std::pair<double, int>> parts;
-    int sum = 0;
-    for (int o = 0; o < options; ++o) {
-      counts[o] = up(relaxed.load[o]);
-      sum += counts[o];
-      if (counts[o] > 0) parts.emplace_back(relaxed.load[o] - (counts[o] - 1), o);
+    for (std::size_t o = 0; o < counts.size(); ++o) {
+      if (counts[o] > 0) parts.emplace_back(relaxed.load[o] - (counts[o] - 1), static_cast<int>(o));
     }
+    int sum = std::accumulate(counts.begin(), counts.end(), 0);
     std::sort(parts.begin(), parts.end());
     for (const auto& [part, o] : parts) {
       if (sum <= limits_.workers) break;
@@ -124,11 +128,9 @@ class Search {
     }
     if (sum > limits_.workers) return;
     if (limits_.single_batch && twice(counts) >= 0) return;
-    Bounds fixed;
-    fixed.low.assign(master_.groups().size(), 0);
-    fixed.high.assign(master_.groups().size(), limits_.workers);
+    Bounds fixed = any();
     std::copy(counts.begin(), counts.end(), fixed.high.begin());
-    Relaxed found = master_.solve(fixed, {}, answer_.value + kEqual);
+    Relaxed found = master_.solve(fixed, answer_.value + kEqual);
     if (found.feasible) keep(found, counts);
   }
 
@@ -150,14 +152,9 @@ class Search {
 
   // The first option of a variant that has instances of several batch caps; -1: there is none.
   int twice(const std::vector<int>& counts) const {
-    for (int s = 0; s < master_.stages(); ++s) {
-      const auto& options = stages_[s].options;
-      const int first = master_.pricing().first(s);
-      for (std::size_t a = 0; a < options.size(); ++a) {
-        if (counts[first + a] == 0) continue;
-        for (std::size_t b = a + 1; b < options.size(); ++b) {
-          if (options[b].variant == options[a].variant && counts[first + b] > 0) return first + static_cast<int>(a);
-        }
+    for (std::size_t a = 0; a < counts.size(); ++a) {
+      for (std::size_t b = a + 1; counts[a] > 0 && b < counts.size(); ++b) {
+        if (counts[b] > 0 && same(a, b)) return static_cast<int>(a);
       }
     }
     return -1;
@@ -165,17 +162,15 @@ class Search {
 
   void branch(const Node& node) {
     if (limits_.single_batch) {
-      std::vector<int> counts(node.relaxed.load.size());
-      for (std::size_t o = 0; o < counts.size(); ++o) counts[o] = up(node.relaxed.load[o]);
-      if (const int option = twice(counts); option >= 0) return part(node, option);
+      if (const int option = twice(up(node.relaxed.load)); option >= 0) return part(node, option);
     }
     int chosen = -1;
     double most = 0;
     for (std::size_t g = 0; g < node.relaxed.count.size(); ++g) {
       const double n = node.relaxed.count[g];
       const double away = std::min(n - std::floor(n), std::ceil(n) - n);
-      if (away > kWhole && away + master_.groups()[g].rank > most) {
-        most = away + master_.groups()[g].rank;
+      if (away > kWhole && away + groups()[g].rank > most) {
+        most = away + groups()[g].rank;
         chosen = static_cast<int>(g);
       }
     }
@@ -184,26 +179,21 @@ class Search {
     Bounds below = node.bounds, above = node.bounds;
     below.high[chosen] = n;
     above.low[chosen] = n + 1;
-    open(std::move(above), node.relaxed.basis);
-    if (!done()) open(std::move(below), node.relaxed.basis);
+    open(std::move(above));
+    if (!done()) open(std::move(below));
   }
 
   // A variant's batch cap is this option's, or another.
   void part(const Node& node, int option) {
-    int stage = 0;
-    while (stage + 1 < master_.stages() && master_.pricing().first(stage + 1) <= option) ++stage;
-    const int first = master_.pricing().first(stage);
-    const int variant = stages_[stage].options[option - first].variant;
     Bounds with = node.bounds, without = node.bounds;
     without.high[option] = 0;
-    for (std::size_t o = 0; o < stages_[stage].options.size(); ++o) {
-      const int other = first + static_cast<int>(o);
-      if (other != option && stages_[stage].options[o].variant == variant) with.high[other] = 0;
+    for (std::size_t other = 0; other < node.relaxed.load.size(); ++other) {
+      if (same(option, other)) with.high[other] = 0;
     }
     for (Bounds* bounds : {&with, &without}) {
       bool possible = true;
       for (std::size_t o = 0; o < bounds->low.size(); ++o) possible = possible && bounds->low[o] <= bounds->high[o];
-      if (possible && !done()) open(std::move(*bounds), node.relaxed.basis);
+      if (possible && !done()) open(std::move(*bounds));
     }
   }
 
@@ -218,6 +208,6 @@ class Search {
 
 }  // namespace
 
-Answer Solve(const std::vector<Stage>& stages, const Limits& limits) { return Search(stages, limits).solve(); }
+Answer Solve(const std::vector<Stage>& stages, const Limits& limits) { return Branching(stages, limits).solve(); }
 
 }  // namespace arlo::solve::flow

@@ -14,19 +14,15 @@
 //
 // Why the second rule. In an overload every home has a line and every instance is busy: the order of requests does not
 // change how many are done, but it changes each line's wait. If instances serve only their own line, the lines drift
-// apart, and the longest line is the tail of the latencies (p98 was 2 to 13 % higher at loads of 90 to 95 %).
-// Always serving the line that is furthest behind, which is what `eft` comes to, wastes the longer runtimes on small
-// differences, and the mean suffers. A lag beyond the SLO (capacity M times a request's share, by Eq. 3) counts an
-// eighth: those requests are late in any case, and the longer ones need not be. Counted in full, one permanently
-// overloaded line makes all requests late (p98 up to 1.28 times that of rs); not counted at all, that line gets no help
-// in the end (1.66 times). kWorth and kSlack lie in a wide range that does well (1.25 to 2 and 2 to 5: means within
-// 0.2 %, p98 within 1 %).
+// apart, and the longest line is the tail of the latencies. Always serving the line that is furthest behind, which is
+// what `eft` comes to, wastes the longer runtimes on small differences, and the mean suffers. A lag beyond the SLO
+// (capacity M times a request's share, by Eq. 3) counts an eighth: those requests are late in any case, and the longer
+// ones need not be.
 //
 // No row starves. However far another line is behind, an instance passes its own line over kMostPassed times in a row
 // at most, and not at all when the first of it could not be on time after one turn more. So a request with n before it
 // in the lines of its home starts within (n + 1) * (kMostPassed + 1) turns of the home's instances, or has become
-// overdue. Without this bound a lasting overload of short requests, whose line is always far behind, took every longer
-// runtime: of 76 long requests one was answered.
+// overdue.
 //
 // The wait at home is: the first instance to be free, then the work of those ahead shared by the home's instances.
 // Taking from the front keeps each FIFO in order; a longer request never waits behind a demoted one that has not
@@ -44,10 +40,6 @@
 //
 // Where the in-flight limit is above 1, a busy instance may also have room. A request is demoted to it only for a gain
 // larger by half of its time there, since it is bound before the next arrivals for that level are known.
-//
-// Tried and left out, because no simulation of 10 to 300 instances at loads of 0.7 to 0.95, steady and bursty, gained:
-// charging a move 0.5 to 3 times the extra time that the longer level takes (0.5 and 1 change the mean by about
-// 1 %; 3 makes it 4 to 7 % worse at 10 instances), and taking the oldest instead of the one that gains most.
 //
 // A decision is made when something happens (arrive, finish, join, leave, drain, retry, expire), not in between. A home
 // that falls behind its estimate while nothing happens at all keeps its requests until the next event; expire() looks
@@ -81,53 +73,96 @@ constexpr TimeNs kHurry = 2;
 // next arrivals for that level are known. Half of the request's time there.
 TimeNs sent_ahead(const Instance& x, TimeNs alone) { return x.outstanding() == 0 ? 0 : alone / 2; }
 
-}  // namespace
+// How far a variant may be ahead of a waiting one on the same instance.
+TimeNs lead(const MultiLevelQueue& queue, const Held& waits) {
+  const TimeNs slo = waits.capacity * waits.bundle.share(waits.bundle.longest());
+  return slo / kLead * queue.with(waits.variant);
+}
 
-Key Late::key(const Instance& x) const { return timed::key_of(x) | (x.has_room() ? 0 : timed::kFull); }
+// The number of a line's rows that go before one that wants to end by `limit`, interpolated between its ends.
+std::int32_t due_before(const RequestSlab& requests, const LevelFifos::Line& line, TimeNs limit) {
+  if (line.count == 0) return 0;
+  const TimeNs first = requests[line.fifo.head].limit();
+  const TimeNs last = requests[line.fifo.tail].limit();
+  if (limit >= last) return line.count;
+  if (limit <= first) return 0;
+  if (last == kNever) return line.count;
+  const double part = static_cast<double>(limit - first) / static_cast<double>(last - first);
+  return static_cast<std::int32_t>(part * line.count);
+}
 
-Late::Backlog Late::backlog(const MultiLevelQueue& queue, std::int32_t first, std::int32_t home) const {
-  const VariantId variant = queue.level(home).variant;
-  if (first == queue.first_of(variant) && home + 1 == queue.end_of(variant)) {
-    return {first, home, lines_.total(variant), lines_.tokens(variant)};
+// The work of a variant's lines, or of their rows that want to end by `limit`, for all instances together.
+TimeNs work_of(const State& s, VariantId variant, TimeNs limit) {
+  TimeNs work = 0;
+  for (std::int32_t level = s.queue.first_of(variant); level < s.queue.end_of(variant); ++level) {
+    const std::int32_t rows = due_before(s.requests, s.lines[level], limit);
+    if (rows == 0) continue;
+    const GroupIndex g = s.queue.first_fitting(level);
+    if (g == s.queue.groups()) continue;
+    work += s.queue.group(g).paced(rows * s.queue.group_cost(g).share(s.lines[level].mean()));
+  }
+  return work;
+}
+
+Backlog backlog(const State& s, std::int32_t first, std::int32_t home) {
+  const VariantId variant = s.queue.level(home).variant;
+  if (first == s.queue.first_of(variant) && home + 1 == s.queue.end_of(variant)) {
+    return {first, home, s.lines.total(variant), s.lines.tokens(variant)};
   }
   Backlog waiting{first, home, 0, 0};
   for (std::int32_t level = first; level <= home; ++level) {
-    waiting.count += lines_[level].count;
-    waiting.tokens += lines_[level].tokens;
+    waiting.count += s.lines[level].count;
+    waiting.tokens += s.lines[level].tokens;
   }
   return waiting;
 }
 
-TimeNs Late::finish_of_turn(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, std::int32_t in_line,
-                            TimeNs now) const {
-  const std::int32_t in_all = lines_.total(queue.level(home).variant);
-  TimeNs best = kNever;
-  for (GroupIndex g = queue.first_fitting(home); g != queue.groups() && queue.group(g).level == home;
-       g = queue.next_fitting(g)) {
-    timed::refresh(queue, g, requests_, *this, now);
-    const Bundle& cost = queue.group_cost(g);
-    const IndexedHeap::Entry head = queue.head(g);
-    const TimeNs time = cost.at(length, batching_ ? cost.turn_rows(length, in_line, in_all) : 1);
-    best = std::min(best, timed::start_of(head.key, now) + timed::paced(queue[head.id], time));
+// The first of a backlog by rank that does not keep off this instance, where there is another one.
+RequestHandle front_for(const State& s, const Backlog& waiting, InstanceId id) {
+  RequestHandle best = kNone;
+  for (std::int32_t level = waiting.first; level <= waiting.home; ++level) {
+    RequestHandle at = s.lines[level].fifo.head;
+    while (at != kNone && s.requests[at].avoid == id && s.queue.another_fits(level, id)) at = s.requests[at].next;
+    if (at != kNone && (best == kNone || s.requests[at].rank < s.requests[best].rank)) best = at;
   }
   return best;
 }
 
-TimeNs Late::finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length, TimeNs now) const {
+}  // namespace
+
+Key Late::key(const Instance& x) const { return timed::key_of(x) | (x.has_room() ? 0 : timed::kFull); }
+
+// The best instance of each group of a home, and when it can begin something new.
+template <typename Look>
+void Late::look_at_home(std::int32_t home, TimeNs now, Look look) const {
+  for (GroupIndex g = s_.queue.first_fitting(home); g != s_.queue.groups() && s_.queue.group(g).level == home;
+       g = s_.queue.next_fitting(g)) {
+    timed::refresh(s_.queue, g, s_.requests, *this, now);
+    const IndexedHeap::Entry head = s_.queue.head(g);
+    look(s_.queue.group_cost(g), s_.queue[head.id], timed::start_of(head.key, now));
+  }
+}
+
+TimeNs Late::finish_of_turn(std::int32_t home, std::int32_t length, std::int32_t in_line, TimeNs now) const {
+  const std::int32_t in_all = s_.lines.total(s_.queue.level(home).variant);
   TimeNs best = kNever;
-  for (GroupIndex g = queue.first_fitting(waiting.home); g != queue.groups() && queue.group(g).level == waiting.home;
-       g = queue.next_fitting(g)) {
-    timed::refresh(queue, g, requests_, *this, now);
-    const Bundle& cost = queue.group_cost(g);
-    const IndexedHeap::Entry head = queue.head(g);
-    const std::int32_t together = batching_ ? cost.turn_rows(length, waiting.count, waiting.count) : 1;
-    TimeNs finish = timed::start_of(head.key, now) + timed::paced(queue[head.id], cost.at(length, together));
+  look_at_home(home, now, [&](const Bundle& cost, const Instance& x, TimeNs start) {
+    const TimeNs time = cost.at(length, s_.batching() ? cost.turn_rows(length, in_line, in_all) : 1);
+    best = std::min(best, start + timed::paced(x, time));
+  });
+  return best;
+}
+
+TimeNs Late::finish_at_home(const Backlog& waiting, std::int32_t length, TimeNs now) const {
+  TimeNs best = kNever;
+  look_at_home(waiting.home, now, [&](const Bundle& cost, const Instance& x, TimeNs start) {
+    const std::int32_t together = s_.batching() ? cost.turn_rows(length, waiting.count, waiting.count) : 1;
+    TimeNs finish = start + timed::paced(x, cost.at(length, together));
     if (waiting.count > together) {
-      const auto mean = static_cast<std::int32_t>(waiting.tokens / waiting.count);
-      finish += (waiting.count - together) * cost.share(mean) / queue.active_in(waiting.home);
+      finish += (waiting.count - together) * cost.share(waiting.mean()) / s_.queue.active_in(waiting.home);
     }
     best = std::min(best, finish);
-  }
+  });
   return best;
 }
 
@@ -140,7 +175,7 @@ GroupIndex Late::pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t l
   TimeNs best_finish = kNever;
   bool room_at_home = false;
   for (GroupIndex g = first; g != end; g = queue.next_fitting(g)) {
-    timed::refresh(queue, g, requests_, *this, now);
+    timed::refresh(queue, g, s_.requests, *this, now);
     const Key key = queue.head(g).key;
     if ((key & timed::kFull) != 0) continue;
     const bool at_home = queue.group(g).level == home;
@@ -155,84 +190,60 @@ GroupIndex Late::pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t l
     }
   }
   if (best == end || room_at_home) return best;
-  return best_finish <= finish_at_home(queue, backlog(queue, queue.lowest_at(home), home), length, now) ? best : end;
+  return best_finish <= finish_at_home(backlog(s_, queue.lowest_at(home), home), length, now) ? best : end;
 }
 
-RequestHandle Late::front_for(const MultiLevelQueue& queue, const Backlog& waiting, InstanceId id) const {
-  RequestHandle best = kNone;
-  for (std::int32_t level = waiting.first; level <= waiting.home; ++level) {
-    RequestHandle at = lines_[level].fifo.head;
-    while (at != kNone && requests_[at].avoid == id && queue.another_fits(level, id)) at = requests_[at].next;
-    if (at != kNone && (best == kNone || requests_[at].rank < requests_[best].rank)) best = at;
-  }
-  return best;
-}
-
-TimeNs Late::least_gain(const MultiLevelQueue& queue, const Backlog& own, const Bundle& cost, std::int32_t length) {
-  const auto mean = static_cast<std::int32_t>(own.tokens / own.count);
-  const TimeNs each = own.count * cost.share(mean) / queue.active_in(own.home);
-  return kWorthHalves * each / 2 + kSlack * cost.alone(length);
-}
-
-TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank, TimeNs limit,
-                            TimeNs now) const {
+TimeNs Late::finish_in_line(std::int32_t home, std::int32_t length, Rank rank, TimeNs limit, TimeNs now) const {
   TimeNs best = kNever;
   TimeNs work = 0;  // of what waits before it, for all instances up to this home together
   std::int32_t instances = 0;
   const std::int32_t own = home;
-  const VariantId variant = queue.level(home).variant;
-  const std::int32_t end = queue.end_of(variant);
-  std::int32_t first = queue.lowest_at(home);
-  while (home < queue.levels() && best > limit) {
-    Backlog waiting = backlog(queue, first, home);
+  const VariantId variant = s_.queue.level(home).variant;
+  const std::int32_t end = s_.queue.end_of(variant);
+  std::int32_t first = s_.queue.lowest_at(home);
+  while (home < s_.queue.levels() && best > limit) {
+    Backlog waiting = backlog(s_, first, home);
     for (std::int32_t level = first; home == own && level <= home; ++level) {
-      const LevelFifos::Behind behind = lines_.behind(requests_, level, rank);
+      const LevelFifos::Behind behind = s_.lines.behind(s_.requests, level, rank);
       waiting.count -= behind.count;
       waiting.tokens -= behind.tokens;
     }
-    const GroupIndex g = queue.first_fitting(home);
+    const GroupIndex g = s_.queue.first_fitting(home);
     if (waiting.count > 0) {
-      const auto mean = static_cast<std::int32_t>(waiting.tokens / waiting.count);
-      work += queue.group(g).paced(waiting.count * queue.group_cost(g).share(mean));
+      work += s_.queue.group(g).paced(waiting.count * s_.queue.group_cost(g).share(waiting.mean()));
     }
-    instances += queue.active_in(home);
+    instances += s_.queue.active_in(home);
     TimeNs wait = work / instances;
-    if (queue.mixed(variant) > 0) {
-      wait += others_before(queue, home, work + queue.group_cost(g).share(length), limit);
+    if (s_.queue.mixed(variant) > 0) {
+      wait += others_before(home, work + s_.queue.group_cost(g).share(length), limit);
     }
-    best = std::min(best, finish_of_turn(queue, home, length, waiting.count + 1, now) + wait);
+    best = std::min(best, finish_of_turn(home, length, waiting.count + 1, now) + wait);
     first = home + 1;
-    home = first == end ? queue.levels() : queue.home(first);
+    home = first == end ? s_.queue.levels() : s_.queue.home(first);
   }
   return best;
 }
 
-RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) const {
-  if (lines_.total() == 0) return kNone;
-  Instance& x = queue[id];
-  const auto held = queue.held(x);
+RequestHandle Late::next_for(InstanceId id, TimeNs now) const {
+  if (s_.lines.total() == 0) return kNone;
+  Instance& x = s_.queue[id];
+  const auto held = s_.queue.held(x);
   Turn turn;
   if (held.size() == 1) {
-    turn = turn_of(queue, held.front(), id, now);
+    turn = turn_of(held.front(), id, now);
   } else {
     std::array<Turn, kVariants> turns;
-    for (std::size_t i = 0; i < held.size(); ++i) turns[i] = turn_of(queue, held[i], id, now);
-    turn = turns[first_of(queue, x, turns, now)];
+    for (std::size_t i = 0; i < held.size(); ++i) turns[i] = turn_of(held[i], id, now);
+    turn = turns[first_of(x, turns, now)];
   }
   x.passed = turn.passed;
   return turn.next;
 }
 
-TimeNs Late::lead(const MultiLevelQueue& queue, const MultiLevelQueue::Held& waits) {
-  const TimeNs slo = waits.capacity * waits.bundle.share(waits.bundle.longest());
-  return slo / kLead * queue.with(waits.variant);
-}
-
-Late::Order Late::by_worth(const MultiLevelQueue& queue, const Instance& x, const MultiLevelQueue::Held& held,
-                           RequestHandle next, Cost by, TimeNs now) const {
-  const Request& r = requests_[next];
+Late::Order Late::by_worth(const Instance& x, const Held& held, RequestHandle next, Cost by, TimeNs now) const {
+  const Request& r = s_.requests[next];
   const CostModel& cost = held.bundle.of(r.length).cost;
-  const std::int32_t rows = std::clamp(lines_[queue.ideal(r.variant(), r.length)].count, 1, cost.saturated());
+  const std::int32_t rows = std::clamp(s_.lines[s_.queue.ideal(r.variant(), r.length)].count, 1, cost.saturated());
   const TimeNs time = cost.at(r.length, rows);
   double price = static_cast<double>(time) / rows;
   if (by == Cost::kUnfilled) price /= static_cast<double>(cost.share(r.length));
@@ -247,43 +258,41 @@ Late::Order Late::by_worth(const MultiLevelQueue& queue, const Instance& x, cons
   return {true, price * left * left, r.rank};
 }
 
-RequestHandle Late::front_by_worth(const MultiLevelQueue& queue, const MultiLevelQueue::Held& held, std::int32_t lowest,
-                                   InstanceId id, TimeNs now) const {
+RequestHandle Late::front_by_worth(const Held& held, std::int32_t lowest, InstanceId id, TimeNs now) const {
   RequestHandle oldest = kNone;
   RequestHandle best = kNone;
   Order first;
   for (std::int32_t level = lowest; level <= held.level; ++level) {
-    if (lines_[level].count == 0) continue;
-    const RequestHandle next = front_for(queue, {level, level, 0, 0}, id);
+    if (s_.lines[level].count == 0) continue;
+    const RequestHandle next = front_for(s_, {level, level, 0, 0}, id);
     if (next == kNone) continue;
-    const Order order = by_worth(queue, queue[id], held, next, Cost::kUnfilled, now);
+    const Order order = by_worth(s_.queue[id], held, next, Cost::kUnfilled, now);
     if (best == kNone || order < first) {
       best = next;
       first = order;
     }
-    if (oldest == kNone || requests_[next].rank < requests_[oldest].rank) oldest = next;
+    if (oldest == kNone || s_.requests[next].rank < s_.requests[oldest].rank) oldest = next;
   }
   if (oldest == kNone) return kNone;
   // Retried requests go before all others; one without a time limit could be passed over for ever.
-  const Request& r = requests_[oldest];
+  const Request& r = s_.requests[oldest];
   return r.rank < kFirstTry || r.limit() == kNever ? oldest : best;
 }
 
-std::size_t Late::first_of(const MultiLevelQueue& queue, const Instance& x, const std::array<Turn, kVariants>& turns,
-                           TimeNs now) const {
-  const auto held = queue.held(x);
+std::size_t Late::first_of(const Instance& x, const std::array<Turn, kVariants>& turns, TimeNs now) const {
+  const auto held = s_.queue.held(x);
   TimeNs most = kNever;  // that one may have got
   for (std::size_t i = 0; i < held.size(); ++i) {
     if (turns[i].next == kNone) continue;
-    most = std::min(most, shares_.got(held[i].variant) + lead(queue, held[i]));
+    most = std::min(most, s_.shares.got(held[i].variant) + lead(s_.queue, held[i]));
   }
   std::size_t best = held.size();
   Order first;
   for (std::size_t i = 0; i < held.size(); ++i) {
-    if (turns[i].next == kNone || shares_.got(held[i].variant) > most) continue;
-    const Request& r = requests_[turns[i].next];
-    const Order order = by_worth_ ? by_worth(queue, x, held[i], turns[i].next, Cost::kTime, now)
-                                  : Order{false, static_cast<double>(r.limit()), r.rank};
+    if (turns[i].next == kNone || s_.shares.got(held[i].variant) > most) continue;
+    const Request& r = s_.requests[turns[i].next];
+    const Order order = worth_decides() ? by_worth(x, held[i], turns[i].next, Cost::kTime, now)
+                                        : Order{false, static_cast<double>(r.limit()), r.rank};
     if (best == held.size() || order < first) {
       best = i;
       first = order;
@@ -292,79 +301,55 @@ std::size_t Late::first_of(const MultiLevelQueue& queue, const Instance& x, cons
   return best == held.size() ? 0 : best;
 }
 
-std::int32_t Late::due_before(const LevelFifos::Line& line, TimeNs limit) const {
-  if (line.count == 0) return 0;
-  const TimeNs first = requests_[line.fifo.head].limit();
-  const TimeNs last = requests_[line.fifo.tail].limit();
-  if (limit >= last) return line.count;
-  if (limit <= first) return 0;
-  if (last == kNever) return line.count;
-  const double part = static_cast<double>(limit - first) / static_cast<double>(last - first);
-  return static_cast<std::int32_t>(part * line.count);
-}
-
-TimeNs Late::work_of(const MultiLevelQueue& queue, VariantId variant, TimeNs limit) const {
-  TimeNs work = 0;
-  for (std::int32_t level = queue.first_of(variant); level < queue.end_of(variant); ++level) {
-    const std::int32_t rows = due_before(lines_[level], limit);
-    if (rows == 0) continue;
-    const GroupIndex g = queue.first_fitting(level);
-    if (g == queue.groups()) continue;
-    const auto mean = static_cast<std::int32_t>(lines_[level].tokens / lines_[level].count);
-    work += queue.group(g).paced(rows * queue.group_cost(g).share(mean));
-  }
-  return work;
-}
-
-TimeNs Late::wait_of_all(MultiLevelQueue& queue, std::int32_t home, TimeNs now) const {
-  const VariantId variant = queue.level(home).variant;
+TimeNs Late::wait_of_all(std::int32_t home, TimeNs now) const {
+  const VariantId variant = s_.queue.level(home).variant;
   TimeNs free = kNever;
-  for (GroupIndex g = queue.first_fitting(home); g != queue.groups() && queue.group(g).level == home;
-       g = queue.next_fitting(g)) {
-    timed::refresh(queue, g, requests_, *this, now);
-    free = std::min(free, timed::start_of(queue.head(g).key, now));
-  }
-  const std::int32_t instances = queue.with(variant);
+  look_at_home(home, now, [&](const Bundle&, const Instance&, TimeNs start) { free = std::min(free, start); });
+  const std::int32_t instances = s_.queue.with(variant);
   double work = 0;
-  for (VariantId other = 0; other < queue.variants(); ++other) {
-    const std::int32_t both = queue.with(variant, other);
-    if (both == 0 || lines_.total(other) == 0) continue;
+  for (VariantId other = 0; other < s_.queue.variants(); ++other) {
+    const std::int32_t both = s_.queue.with(variant, other);
+    if (both == 0 || s_.lines.total(other) == 0) continue;
     // Of what waits for a variant, the part that these instances do.
-    work += static_cast<double>(work_of(queue, other, kNever)) * both / queue.with(other);
+    work += static_cast<double>(work_of(s_, other, kNever)) * both / s_.queue.with(other);
   }
   return free - now + static_cast<TimeNs>(work / instances);
 }
 
-TimeNs Late::others_before(const MultiLevelQueue& queue, std::int32_t home, TimeNs own, TimeNs limit) const {
-  const VariantId variant = queue.level(home).variant;
-  const MultiLevelQueue::Held& held = queue.group_held(queue.first_fitting(home));
+TimeNs Late::others_before(std::int32_t home, TimeNs own, TimeNs limit) const {
+  const VariantId variant = s_.queue.level(home).variant;
+  const Held& held = s_.queue.group_held(s_.queue.first_fitting(home));
   TimeNs wait = 0;
-  for (VariantId other = 0; other < queue.variants(); ++other) {
-    if (other == variant || queue.with(variant, other) == 0) continue;
-    TimeNs work = work_of(queue, other, limit);
+  for (VariantId other = 0; other < s_.queue.variants(); ++other) {
+    if (other == variant || s_.queue.with(variant, other) == 0) continue;
+    TimeNs work = work_of(s_, other, limit);
     if (work == 0) continue;
-    work = std::min(work, shares_.before(other, variant, lines_.total(variant) > 0, own, lead(queue, held)));
-    wait += work / std::max(queue.with(other), queue.with(variant));
+    work = std::min(work, s_.shares.before(other, variant, s_.lines.total(variant) > 0, own, lead(s_.queue, held)));
+    wait += work / std::max(s_.queue.with(other), s_.queue.with(variant));
   }
   return wait;
 }
 
-Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& held, InstanceId id, TimeNs now) const {
-  const Instance& x = queue[id];
-  const std::int32_t shortest = queue.first_of(held.variant);
-  const std::int32_t lowest = queue.lowest_at(held.level);
-  const RequestHandle own = by_worth_ && held.bundle.members().size() > 1
-                                ? front_by_worth(queue, held, lowest, id, now)
-                                : front_for(queue, {lowest, held.level, 0, 0}, id);
+Late::Turn Late::turn_of(const Held& held, InstanceId id, TimeNs now) const {
+  const Instance& x = s_.queue[id];
+  const std::int32_t shortest = s_.queue.first_of(held.variant);
+  const std::int32_t lowest = s_.queue.lowest_at(held.level);
+  const RequestHandle own = worth_decides() && held.bundle.members().size() > 1
+                                ? front_by_worth(held, lowest, id, now)
+                                : front_for(s_, {lowest, held.level, 0, 0}, id);
   if (own != kNone && lowest == shortest) return {own, x.passed};
 
   const Bundle& cost = held.bundle;
-  const TimeNs behind =
-      own == kNone ? 0 : least_gain(queue, backlog(queue, lowest, held.level), cost, requests_[own].length);
+  TimeNs behind = 0;  // the gain at which it takes a request of a lower home before its own line
+  if (own != kNone) {
+    const Backlog waiting = backlog(s_, lowest, held.level);
+    const TimeNs each = waiting.count * cost.share(waiting.mean()) / s_.queue.active_in(waiting.home);
+    behind = kWorthHalves * each / 2 + kSlack * cost.alone(s_.requests[own].length);
+  }
   const TimeNs start = timed::start_of(timed::key_of(x), now);
   if (own != kNone) {
-    const TimeNs turn = timed::paced(x, cost.alone(requests_[own].length));
-    const TimeNs aim = requests_[own].aim;
+    const TimeNs turn = timed::paced(x, cost.alone(s_.requests[own].length));
+    const TimeNs aim = s_.requests[own].aim;
     if (x.passed >= kMostPassed || (aim != kNever && start + 2 * turn > aim)) return {own, 0};
   }
   const auto finish_here = [&](std::int32_t length) {
@@ -375,18 +360,18 @@ Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& he
   TimeNs best_gain = behind - 1;
   std::int32_t next = 0;
   for (std::int32_t first = shortest; first < lowest; first = next) {
-    const std::int32_t home = queue.home(first);
+    const std::int32_t home = s_.queue.home(first);
     next = home + 1;
-    const Backlog waiting = backlog(queue, first, home);
+    const Backlog waiting = backlog(s_, first, home);
     if (waiting.count == 0) continue;
-    const RequestHandle handle = front_for(queue, waiting, id);
+    const RequestHandle handle = front_for(s_, waiting, id);
     if (handle == kNone) continue;
-    const std::int32_t length = requests_[handle].length;
+    const std::int32_t length = s_.requests[handle].length;
     const bool kept_off =
-        queue.active_in(home) == 1 && queue.head(queue.first_fitting(home)).id == requests_[handle].avoid;
+        s_.queue.active_in(home) == 1 && s_.queue.head(s_.queue.first_fitting(home)).id == s_.requests[handle].avoid;
     if (kept_off && own == kNone) return {handle, x.passed};  // nothing at its home will take it
-    if (start + timed::paced(x, cost.alone(length)) > requests_[handle].limit()) continue;
-    TimeNs there = finish_at_home(queue, waiting, length, now);
+    if (start + timed::paced(x, cost.alone(length)) > s_.requests[handle].limit()) continue;
+    TimeNs there = finish_at_home(waiting, length, now);
     const TimeNs slo = now + held.capacity * cost.share(length);
     if (own != kNone && there > slo) there = slo + (there - slo) / kLateCounts;
     const TimeNs gain = there - finish_here(length);
@@ -400,8 +385,6 @@ Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& he
 
 std::unique_ptr<Binding> Late::make_binding(const Parts& parts) { return std::make_unique<LateBinding>(parts, *this); }
 
-std::unique_ptr<Rule> make_late(const State& state) {
-  return std::make_unique<Late>(state.lines, state.requests, state.shares, state.options.batching);
-}
+std::unique_ptr<Rule> make_late(State& state) { return std::make_unique<Late>(state); }
 
 }  // namespace arlo::dispatch

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dispatch/turns.h"
+
 namespace arlo::dispatch {
 
 Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
@@ -51,10 +53,10 @@ InstanceId LateBinding::room_for(const Arrival& arrival, std::int32_t home, std:
 TimeNs LateBinding::finish_of(const Arrival& arrival, std::int32_t home, InstanceId id, Rank rank, TimeNs now) {
   if (id != kNone) return forecast_.next_on(s_.queue[id], arrival.variant, arrival.length, now);
   if (s_.bodies.of(arrival.variant) != nullptr) {  // it may go before all waiting rows
-    return rule_.finish_of_turn(s_.queue, home, arrival.length, 1, now);
+    return rule_.finish_of_turn(home, arrival.length, 1, now);
   }
   const TimeNs limit = std::min({arrival.due, arrival.deadline, kNever - 1});  // at kNever no level would be looked at
-  return rule_.finish_in_line(s_.queue, home, arrival.length, rank, limit, now);
+  return rule_.finish_in_line(home, arrival.length, rank, limit, now);
 }
 
 TimeNs LateBinding::expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) {
@@ -65,7 +67,7 @@ TimeNs LateBinding::expected_finish(const Arrival& arrival, std::int32_t level, 
 }
 
 TimeNs LateBinding::expected_wait(std::int32_t /*length*/, std::int32_t level, TimeNs now) {
-  return rule_.wait_of_all(s_.queue, s_.queue.home(level), now);
+  return rule_.wait_of_all(s_.queue.home(level), now);
 }
 
 Admission LateBinding::place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {
@@ -76,8 +78,7 @@ Admission LateBinding::place(RequestHandle h, std::int32_t level, TimeNs now, Ac
 
 bool LateBinding::on_time_elsewhere(RequestHandle h, TimeNs now) {
   const Request& r = s_.requests[h];
-  return rule_.finish_of_turn(s_.queue, s_.queue.home(s_.ideal(r)), r.length, s_.lines[s_.ideal(r)].count, now) <=
-         r.limit();
+  return rule_.finish_of_turn(s_.queue.home(s_.ideal(r)), r.length, s_.lines[s_.ideal(r)].count, now) <= r.limit();
 }
 
 void LateBinding::joined(InstanceId id, TimeNs now, Actions& out) { turns_.serve(id, now, out); }
@@ -85,7 +86,7 @@ void LateBinding::joined(InstanceId id, TimeNs now, Actions& out) { turns_.serve
 // Waiting requests that only this instance fits are bound to it.
 void LateBinding::draining(InstanceId id, TimeNs now) {
   Instance& x = s_.queue[id];
-  for (const MultiLevelQueue::Held& held : s_.queue.held(x)) {
+  for (const Held& held : s_.queue.held(x)) {
     for (std::int32_t level = held.level; level >= s_.queue.first_of(held.variant) && !s_.fits(level); --level) {
       while (!s_.lines[level].fifo.empty()) {
         const RequestHandle h = s_.lines[level].fifo.head;

@@ -1,20 +1,20 @@
 // Late binding: a request waits in the line of its ideal level and is bound when it starts. See late.cc for the rules.
 #pragma once
 
+#include "dispatch/binding.h"
 #include "dispatch/policies/late/late.h"
-#include "dispatch/policies/policy_binding.h"
 
 namespace arlo::dispatch {
 
-class LateBinding final : public PolicyBinding {
+class LateBinding final : public Binding {
  public:
-  LateBinding(const Parts& parts, Late& rule) : PolicyBinding(parts), rule_(rule) {}
+  LateBinding(const Parts& parts, Late& rule) : Binding(parts), rule_(rule) {}
 
   Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
   TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) override;
   TimeNs expected_wait(std::int32_t length, std::int32_t level, TimeNs now) override;
   Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) override;
-  RequestHandle next_for(InstanceId id, TimeNs now) override { return rule_.next_for(s_.queue, id, now); }
+  RequestHandle next_for(InstanceId id, TimeNs now) override { return rule_.next_for(id, now); }
   bool on_time_elsewhere(RequestHandle h, TimeNs now) override;
   void joined(InstanceId id, TimeNs now, Actions& out) override;
   void draining(InstanceId id, TimeNs now) override;
