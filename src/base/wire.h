@@ -13,6 +13,22 @@ namespace arlo::wire {
 
 enum Type : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
+// Reads a number of at most `most` bytes and moves `at` behind it; false when malformed.
+inline bool read_varint(const char*& at, const char* end, int most, std::uint64_t* out) {
+  std::uint64_t value = 0;
+  for (int shift = 0; shift < 7 * most; shift += 7) {
+    if (at == end) return false;
+    const auto byte = static_cast<std::uint8_t>(*at++);
+    if (shift == 63 && byte > 1) return false;
+    value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
+    if (byte < 0x80) {
+      *out = value;
+      return true;
+    }
+  }
+  return false;
+}
+
 // One field after another. All views point into the buffer given. On malformed input next() returns false and ok()
 // turns false. Never looser than protobuf, so that a field read here may be forwarded as it is; stricter in two points:
 // groups (types 3 and 4) are malformed, as proto3 has none, and so are numbers that do not fit their type.
@@ -63,20 +79,7 @@ class Reader {
     at_ = end_;
     return false;
   }
-  bool read_varint(std::uint64_t* out, int max_bytes) {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 7 * max_bytes; shift += 7) {
-      if (at_ == end_) return false;
-      const auto byte = static_cast<std::uint8_t>(*at_++);
-      if (shift == 63 && byte > 1) return false;
-      value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) {
-        *out = value;
-        return true;
-      }
-    }
-    return false;
-  }
+  bool read_varint(std::uint64_t* out, int max_bytes) { return wire::read_varint(at_, end_, max_bytes, out); }
   bool read_fixed(std::ptrdiff_t size) {
     if (end_ - at_ < size) return false;
     number_ = 0;
@@ -101,13 +104,7 @@ bool for_each_packed(std::string_view packed, Each each) {
   const char* end = at + packed.size();
   while (at != end) {
     std::uint64_t value = 0;
-    for (int shift = 0;; shift += 7) {
-      if (at == end || shift > 63) return false;
-      const auto byte = static_cast<std::uint8_t>(*at++);
-      if (shift == 63 && byte > 1) return false;
-      value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) break;
-    }
+    if (!read_varint(at, end, 10, &value)) return false;
     each(value);
   }
   return true;

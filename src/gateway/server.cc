@@ -25,7 +25,6 @@
 #include "gateway/log.h"
 #include "gateway/text/helpers.h"
 #include "rewrite/model.h"
-#include "transport/address.h"
 #include "transport/listener.h"
 
 namespace arlo::gateway {
@@ -91,10 +90,10 @@ class SpareMemory {
 
 // Waits for SIGTERM or SIGINT.
 int wait_for(const sigset_t& signals) {
-  constexpr timespec kLook{.tv_sec = 5, .tv_nsec = 0};
+  constexpr timespec kBetween{.tv_sec = 5, .tv_nsec = 0};
   SpareMemory spare;
   for (;;) {
-    const int signal = sigtimedwait(&signals, nullptr, &kLook);
+    const int signal = sigtimedwait(&signals, nullptr, &kBetween);
     if (signal > 0) return signal;
     spare.look();
   }
@@ -128,14 +127,14 @@ int serve(const v1::GatewayConfig& config) {
   Lanes lanes(thread_count(config.threads()));
   for (auto& lane : lanes) lane = std::make_unique<Lane>();
   DataPort data_port(data_service, config, lanes);
-  ApiPort api(data_service, api_limits(config, lanes.size()), "api_address", config.api_address(), lanes);
+  const auto api = api_port(data_service, api_limits(config, lanes.size()), "api_address", config.api_address(), lanes);
   models.start(*lanes.front());
   for (const auto& lane : lanes) lane->start();
   // The parts end in this order, including when a later one cannot start.
   const auto stop = [&](std::chrono::milliseconds patience) {
     models.close();
-    api.drain();
-    data_port.drain(patience, [&api] { api.close_all(); });
+    api->drain();
+    data_port.drain(patience, [&api] { api->close_all(); });
     models.stop();  // waits for calls to workers, which end on the lanes
     for (const auto& lane : lanes) lane->stop();
   };
@@ -147,10 +146,10 @@ int serve(const v1::GatewayConfig& config) {
           {{"admin", config.admin_address()},
            {"effect", "whoever reaches it can send the requests of all clients elsewhere: it asks for no key"}});
     }
-    write_ready_file(config.ready_file(), data_port.address(), api.address(), http.address(), admin.address());
+    write_ready_file(config.ready_file(), data_port.address(), api->address(), http.address(), admin.address());
     log(LogLevel::kInfo, "gateway_started",
         {{"grpc", data_port.address()},
-         {"api", api.address()},
+         {"api", api->address()},
          {"http", http.address()},
          {"admin", admin.address()},
          {"policy", config.dispatch().policy()}});

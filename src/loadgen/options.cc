@@ -1,10 +1,11 @@
 #include "loadgen/options.h"
 
-#include <charconv>
 #include <functional>
 #include <map>
 #include <stdexcept>
 #include <string_view>
+
+#include "base/ascii.h"
 
 namespace arlo::loadgen {
 
@@ -34,8 +35,7 @@ namespace {
 
 template <typename T>
 void ParseNumber(std::string_view name, std::string_view text, T* out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  if (error != std::errc() || end != text.data() + text.size() || *out < 0) {
+  if (!read_number(text, out) || *out < 0) {
     throw std::invalid_argument(std::string(name) + " takes a number of 0 or more, not '" + std::string(text) + "'");
   }
 }

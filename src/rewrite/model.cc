@@ -10,7 +10,6 @@
 #include <set>
 
 #include "base/time.h"
-#include "rewrite/tensors.h"
 
 namespace arlo::gateway {
 namespace {

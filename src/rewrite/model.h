@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,5 +61,38 @@ std::shared_ptr<const TextSpec> make_text(const std::string& tokenizer_json);
 // Makes one of its models; `deployment` must have passed check_deployment.
 std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, const v1::Model& from,
                                             std::uint16_t variant);
+
+// Models whose rows are tensors, not token ids: their checks in a deployment.
+
+inline constexpr std::uint32_t kMostChildren = 1U << 16;  // of a row, that a model may make at a time
+
+// True when all inputs of the model are tensors: its rows have no token ids.
+bool all_tensors(const v1::Model& model);
+
+// True when rows carry their length: a tensor's first dim is -1.
+bool ragged(const v1::Model& model);
+
+// True when there is a tensor of no fixed size: a ragged one, or BYTES.
+bool varies(const v1::Model& model);
+
+// Checks its inputs of ROLE_TENSOR, and their requirements on the others.
+MaybeFault check_tensors(const v1::Model& model);
+
+// Checks its tasks, and the input that chooses among them.
+MaybeFault check_tasks(const v1::Model& model);
+
+// Checks its outputs of children, and the one that counts them.
+MaybeFault check_children(const v1::Model& model);
+
+// Chooses the prompt that goes before a text, by the prompt's name or by the type of the text.
+
+// Names of prompts that a model may have for texts of this type, the best first; none: there is no such type.
+std::span<const std::string_view> prompts_for(std::string_view input_type);
+// INVALID_ARGUMENT: there is no such type. Empty: not given.
+MaybeFault check_input_type(std::string_view input_type);
+// Finds the text of the prompt of that name (an empty name: none); without a name, the model's first prompt for the
+// type, or else its default. INVALID_ARGUMENT: the model has none by that name.
+MaybeFault find_prompt(const ModelSpec& model, std::optional<std::string_view> name, std::string_view input_type,
+                       std::string_view* out);
 
 }  // namespace arlo::gateway

@@ -1,4 +1,4 @@
-#include "rewrite/prompts.h"
+#include "rewrite/model.h"
 
 #include <algorithm>
 #include <iterator>

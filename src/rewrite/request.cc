@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 
+#include "base/ascii.h"
 #include "base/utf8.h"
 #include "base/wire.h"
 #include "rewrite/fields.h"
-#include "rewrite/rows.h"
+#include "rewrite/spec.h"
 
 namespace arlo::gateway {
 namespace {
@@ -22,18 +22,16 @@ constexpr std::size_t kMaxParameterBytes = 16 * 1024;         // of all paramete
 constexpr std::size_t kMaxFields = 65536;                     // of all kinds, unknown ones included
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of one input; no message holds as many
 
-Fault malformed(const char* where) {
-  return Fault{Code::kInvalidArgument, std::string("malformed ModelInferRequest: ") + where + " does not parse"};
+MaybeFault malformed(const std::string& where) {
+  return invalid("malformed ModelInferRequest: " + where + " does not parse");
 }
 
-Fault malformed_parameter(const char* where) {
-  return Fault{Code::kInvalidArgument,
-               std::string("malformed ModelInferRequest: ") + where + " does not parse or is not UTF-8"};
+MaybeFault malformed_parameter(const std::string& where) {
+  return invalid("malformed ModelInferRequest: " + where + " does not parse or is not UTF-8");
 }
 
-Fault too_many(const char* what) {
-  return Fault{Code::kInvalidArgument, std::string("the request has too many ") + what + ": at most " +
-                                           std::to_string(kMaxParts) + " are taken"};
+MaybeFault too_many(const std::string& what) {
+  return invalid("the request has too many " + what + ": at most " + std::to_string(kMaxParts) + " are taken");
 }
 
 // A map<string, InferParameter> entry.
@@ -241,8 +239,7 @@ void InferRequest::parse_flow_wish(std::string_view key, std::uint32_t kind, std
   double value = kind == kDouble ? std::bit_cast<double>(number) : static_cast<double>(number);
   bool known = kind == kDouble || kind == kInt64 || kind == kUint64;
   if (kind == kString) {  // clients that know no doubles
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-    known = error == std::errc() && end == text.data() + text.size();
+    known = text.find_first_of("eE") == std::string_view::npos && read_number(text, &value);
   }
   const double most = key == "utility" ? 1e9 : 1;
   if (known && value >= 0 && value <= most) {
@@ -303,19 +300,11 @@ MaybeFault InferRequest::parse_wish(std::string_view key, std::uint32_t kind, st
                  "cascade_partial");
 }
 
-std::string_view InferRequest::row_bytes(std::size_t input, std::size_t row) const {
-  if (model_->of_tensors()) return cell(row, input);
-  const auto& spec = model_->inputs[input];
-  if (bound_[input].data == nullptr) return {};
-  const std::size_t bytes = spec.elements(static_cast<std::size_t>(width_)) * spec.item;
-  return {bound_[input].data + row * bytes, bytes};
-}
-
 void InferRequest::ids(std::size_t row, std::vector<std::int64_t>& out) const {
   out.clear();
   if (model_->of_tensors()) return;
   const std::size_t item = model_->inputs[model_->ids].item;
-  const char* at = bound_[model_->ids].data + row * static_cast<std::size_t>(width_) * item;
+  const char* at = cell(row, model_->ids).data();
   out.resize(static_cast<std::size_t>(lengths_[row]));
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::int64_t>(read_id(at + i * item, item));
 }
@@ -413,17 +402,15 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     outputs_ |= bit;
   }
 
-  // Shape first: every per-token input must have the shape of the ids.
-  bound_.assign(model.inputs.size(), {});
   decoded_.clear();
   others_.clear();
-  decoded_.reserve(tensors_.size() + 1);  // views into short ones would not outlive a move
+  decoded_.reserve(tensors_.size() + model.inputs.size() + 1);  // views into short ones would not outlive a move
   forget_task_parameter();
   if (auto fault = read_dimensions()) return fault;
-  std::size_t typed = 0;
-  for (const auto& tensor : tensors_) typed += tensor.typed ? 1 : 0;
   const bool raw_given = !raw_.empty();
-  if (raw_given && typed != 0) return invalid("raw_input_contents and typed contents are mixed: use one of them");
+  if (raw_given && std::ranges::any_of(tensors_, &Tensor::typed)) {
+    return invalid("raw_input_contents and typed contents are mixed: use one of them");
+  }
   if (raw_given && raw_.size() != tensors_.size()) {
     return invalid("raw_input_contents has " + std::to_string(raw_.size()) + " entries for " +
                    std::to_string(tensors_.size()) + " inputs; one each is needed");
@@ -434,36 +421,47 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
                    "' has stages of different vocabularies: send the input 'text' in place of token ids");
   }
   if (truncate_ != Truncate::kUnsaid) return invalid("parameter truncate is of text; token ids are never cut here");
-  if (model.of_tensors()) return bind_tensors(limits, raw_given);
-  const auto& ids = model.inputs[model.ids];
-  const Tensor* first = nullptr;
-  for (const auto& tensor : tensors_) {
-    if (tensor.name == ids.name) first = &tensor;
-  }
-  if (first == nullptr) return invalid("input '" + ids.name + "' of model '" + model.name + "' is missing");
-  if (first->dims != 2) {
-    return invalid("input '" + ids.name + "' has " + std::to_string(first->dims) +
+  // Shape first: every per-token input must have the shape of the ids.
+  const auto& leading = model.inputs[model.ids];
+  const auto first = std::ranges::find(tensors_, leading.name, &Tensor::name);
+  if (first == tensors_.end()) return missing(leading);
+  if (model.of_tensors() && first->dims == 0) return check_shape(*first, leading);
+  if (!model.of_tensors() && first->dims != 2) {
+    return invalid("input '" + leading.name + "' has " + std::to_string(first->dims) +
                    " dimensions; 2 are needed: [rows, tokens]");
   }
   if (auto fault = count_rows(*first, limits)) return fault;
-  width_ = first->shape[1];
-  if (width_ < 0 || width_ > kMaxElements / rows_) {
-    return invalid("input '" + ids.name + "' has an impossible width of " + std::to_string(width_) + " tokens");
+  // Rows that a pipeline makes may outlive the request; decoded numbers would not.
+  if (model.of_tensors() && !raw_given && model.flow != nullptr) {
+    return invalid("inputs of model '" + model.name + "' must be sent in raw_input_contents");
   }
+  width_ = model.of_tensors() ? 0 : first->shape[1];
+  if (width_ < 0 || width_ > kMaxElements / rows_) {
+    return invalid("input '" + leading.name + "' has an impossible width of " + std::to_string(width_) + " tokens");
+  }
+  if (auto fault = bind_inputs(raw_given)) return fault;
+  if (model.of_tensors()) return measure_rows();
+  const char* const mask = model.mask < 0 ? nullptr : cell(0, static_cast<std::size_t>(model.mask)).data();
+  return find_lengths(model, cell(0, model.ids).data(), mask, rows_, width_, lengths_);
+}
+
+MaybeFault InferRequest::missing(const InputSpec& spec) const {
+  return invalid("input '" + spec.name + "' of model '" + model_->name + "' is missing");
+}
+
+MaybeFault InferRequest::bind_inputs(bool raw_given) {
+  cells_.assign(static_cast<std::size_t>(rows_) * model_->inputs.size(), {});
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (names_tasks(tensors_[i])) continue;
-    if (auto fault = bind_input(tensors_[i], raw_given ? raw_[i] : std::string_view{}, raw_given)) return fault;
+    if (auto fault = bind_input(i, raw_given)) return fault;
   }
   if (auto fault = read_tasks(raw_given)) return fault;
-  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
-    const auto& spec = model.inputs[i];
+  for (std::size_t i = 0; i < model_->inputs.size(); ++i) {
+    const auto& spec = model_->inputs[i];
     const bool made_up = spec.role == Role::kMask || spec.optional;
-    if (bound_[i].data == nullptr && !made_up) {
-      return invalid("input '" + spec.name + "' of model '" + model.name + "' is missing");
-    }
+    if (cell(0, i).data() == nullptr && !made_up) return missing(spec);
   }
-  const char* const mask = model.mask < 0 ? nullptr : bound_[static_cast<std::size_t>(model.mask)].data;
-  return find_lengths(model, bound_[model.ids].data, mask, rows_, width_, lengths_);
+  return {};
 }
 
 MaybeFault InferRequest::count_rows(const Tensor& first, const RequestLimits& limits) {
@@ -474,28 +472,45 @@ MaybeFault InferRequest::count_rows(const Tensor& first, const RequestLimits& li
   return invalid(what + "most " + std::to_string(limits.max_rows) + " are taken in one request");
 }
 
-MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, bool raw_given) {
+MaybeFault InferRequest::bind_input(std::size_t at, bool raw_given) {
+  const Tensor& tensor = tensors_[at];
   const int index = model_->find_input(tensor.name);
   if (index < 0) return invalid("unknown input " + quoted(tensor.name) + " of model '" + model_->name + "'");
-  const auto& spec = model_->inputs[static_cast<std::size_t>(index)];
-  auto& bound = bound_[static_cast<std::size_t>(index)];
-  if (bound.data != nullptr) return invalid("input '" + spec.name + "' is given twice");
+  const auto input = static_cast<std::size_t>(index);
+  const auto& spec = model_->inputs[input];
+  const auto wrong = [&spec](const std::string& why) { return invalid("input '" + spec.name + "' " + why); };
+  if (cell(0, input).data() != nullptr) return wrong("is given twice");
   if (tensor.datatype != spec.datatype) {
-    return invalid("input '" + spec.name + "' has datatype " + quoted(tensor.datatype) + "; " + spec.datatype +
-                   " is needed");
+    return wrong("has datatype " + quoted(tensor.datatype) + "; " + spec.datatype + " is needed");
   }
   if (auto fault = check_shape(tensor, spec)) return fault;
-  const auto elements = static_cast<std::size_t>(rows_) * spec.elements(static_cast<std::size_t>(width_));
-  if (raw_given) {
-    if (raw.size() != elements * spec.item) {
-      return invalid("input '" + spec.name + "' carries " + std::to_string(raw.size()) +
-                     " bytes; its shape and datatype need " + std::to_string(elements * spec.item));
-    }
-    static const char kEmpty = 0;
-    bound.data = raw.empty() ? &kEmpty : raw.data();
-    return {};
+  const auto length = static_cast<std::size_t>(spec.ragged() ? tensor.shape[1] : width_);
+  if (spec.ragged() && length > static_cast<std::size_t>(model_->longest)) {
+    return wrong("has length " + std::to_string(length) + "; model '" + model_->name + "' takes 1 to " +
+                 std::to_string(model_->longest));
   }
-  return decode_typed(tensor, spec, elements, &bound.data);
+  if (!raw_given && spec.item == 0) return wrong("of datatype BYTES must come as raw_input_contents");
+  if (spec.item == 0) return cut_bytes(raw_[at], input);
+  const auto rows = static_cast<std::size_t>(rows_);
+  const std::size_t elements = spec.elements(length);
+  const char* data = nullptr;
+  if (!raw_given) {
+    if (auto fault = decode_typed(tensor, spec, rows * elements, &data)) return fault;
+  } else {
+    const std::size_t bytes = rows * elements * spec.item;
+    if (raw_[at].size() != bytes) {
+      return wrong("carries " + std::to_string(raw_[at].size()) + " bytes; its shape and datatype need " +
+                   std::to_string(bytes));
+    }
+    data = raw_[at].data();
+  }
+  set_cells(input, data, elements * spec.item);
+  return {};
+}
+
+void InferRequest::set_cells(std::size_t input, const char* data, std::size_t each) {
+  const std::size_t stride = model_->inputs.size();
+  for (std::size_t i = input; i < cells_.size(); i += stride, data += each) cells_[i] = {data, each};
 }
 
 MaybeFault InferRequest::check_shape(const Tensor& tensor, const InputSpec& spec) const {

@@ -79,13 +79,11 @@ class InferRequest {
   // Sets one row of a model of tensors, in place of parse() and bind(), from the bytes of each input. These are not
   // copied and must outlive this object.
   MaybeFault bind_row(const ModelSpec& model, OutputSet outputs, std::span<const std::string_view> cells);
-  // Returns a row's bytes of an input of a model of tensors; for BYTES, those of its one element. Empty: the client
-  // sent none.
+  // Returns a row's bytes of an input; for BYTES, those of its one element. Null data: the client sent none.
   [[nodiscard]] std::string_view cell(std::size_t row, std::size_t input) const {
     return cells_[row * model_->inputs.size() + input];
   }
-  // The same for any input that is a tensor, also next to token ids.
-  [[nodiscard]] std::string_view row_bytes(std::size_t input, std::size_t row) const;
+  [[nodiscard]] std::string_view row_bytes(std::size_t input, std::size_t row) const { return cell(row, input); }
   // Writes a row's token ids, for the code that selects among them; `out` is overwritten. None where rows are tensors.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
   // True if rows of both may go to a worker as one request: they are for one model and forward the same parameters.
@@ -103,9 +101,6 @@ class InferRequest {
     std::string_view contents;  // InferTensorContents, when typed
     bool typed = false;
   };
-  struct Bound {                 // one per ModelSpec::inputs
-    const char* data = nullptr;  // [rows, width], or a tensor's, row-major, little-endian; nullptr: to be made up
-  };
 
   MaybeFault parse_parameter(std::string_view entry);
   MaybeFault parse_wish(std::string_view key, std::uint32_t kind, std::uint64_t number, std::string_view text);
@@ -113,7 +108,11 @@ class InferRequest {
   MaybeFault parse_input(std::string_view body);
   MaybeFault parse_output(std::string_view body);
   MaybeFault count_rows(const Tensor& first, const RequestLimits& limits);
-  MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
+  MaybeFault bind_inputs(bool raw_given);
+  MaybeFault bind_input(std::size_t tensor, bool raw_given);
+  // Sets all cells of an input: `each` bytes per row.
+  void set_cells(std::size_t input, const char* data, std::size_t each);
+  [[nodiscard]] MaybeFault missing(const InputSpec& spec) const;
   // Returns a fault that names its shape if it is wrong.
   [[nodiscard]] MaybeFault check_shape(const Tensor& tensor, const InputSpec& spec) const;
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
@@ -126,11 +125,10 @@ class InferRequest {
   MaybeFault read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const;
   MaybeFault make_tokens(const std::vector<std::string_view>& texts, const std::vector<std::string_view>& pairs,
                          text::Job* job);
-  // For a model of tensors (request_tensors.cc).
-  MaybeFault bind_tensors(const RequestLimits& limits, bool raw_given);
-  MaybeFault cut_cells(const Tensor& tensor, std::size_t input, const std::string_view* raw);
+  // Of tensors (request_tensors.cc).
+  MaybeFault cut_bytes(std::string_view raw, std::size_t input);
   MaybeFault measure_rows();
-  // Finds the task of each row of a model of several tasks, when all inputs are bound (request_tasks.cc).
+  // Finds the task of each row of a model of several tasks, when all inputs are bound (request_tensors.cc).
   MaybeFault read_tasks(bool raw_given);
   [[nodiscard]] bool names_tasks(const Tensor& tensor) const;  // the names of the rows' tasks, in place of numbers
   void forget_task_parameter();
@@ -175,13 +173,12 @@ class InferRequest {
   const ModelSpec* model_ = nullptr;
   std::int64_t rows_ = 0;
   std::int64_t width_ = 0;
-  std::vector<Bound> bound_;
   std::vector<std::string> decoded_;   // typed contents, made raw
   std::vector<std::string> prompted_;  // texts behind a prompt
   std::vector<std::int32_t> lengths_;
   std::vector<std::uint32_t> tasks_;
   std::vector<std::unique_ptr<const InferRequest>> others_;  // by wording
-  std::vector<std::string_view> cells_;                      // [rows][inputs], of a model of tensors
+  std::vector<std::string_view> cells_;                      // [rows][inputs], little-endian; null data: to be made up
 };
 
 // Rows as one request to a worker: tensors of [rows, tokens]. The arguments must outlive it.
@@ -211,9 +208,6 @@ class WorkerRequest {
   [[nodiscard]] std::string_view id() const;
   [[nodiscard]] std::size_t tensor_size(std::size_t input) const;
   void write_tensor(std::size_t input, char* out) const;
-  // Of models of tensors (request_tensors.cc).
-  [[nodiscard]] std::size_t cells_size(std::size_t input) const;
-  void write_cells(std::size_t input, char* out) const;
 
   std::span<const Row> rows_;
   const RuntimeInfo& runtime_;

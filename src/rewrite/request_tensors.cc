@@ -1,93 +1,25 @@
 // Requests for models whose rows are tensors: fixed ones, ragged ones that are filled up as token ids are, and BYTES.
 // Rows stay in the received body; they are copied once, into the worker's request.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <numeric>
 
 #include "base/utf8.h"
+#include "base/wire.h"
 #include "rewrite/request.h"
-#include "rewrite/rows.h"
+#include "rewrite/spec.h"
 
 namespace arlo::gateway {
 
-MaybeFault InferRequest::bind_tensors(const RequestLimits& limits, bool raw_given) {
-  const ModelSpec& model = *model_;
-  const auto named = [&](const std::string& name) {
-    const auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const auto& t) { return t.name == name; });
-    return found == tensors_.end() ? nullptr : &*found;
-  };
-  const auto& leading = model.inputs[model.ids];
-  const Tensor* const first = named(leading.name);
-  if (first == nullptr) return invalid("input '" + leading.name + "' of model '" + model.name + "' is missing");
-  if (first->dims == 0) return check_shape(*first, leading);
-  if (auto fault = count_rows(*first, limits)) return fault;
-  // Rows that a pipeline makes may outlive the request; decoded numbers would not.
-  if (!raw_given && model.flow != nullptr) {
-    return invalid("inputs of model '" + model.name + "' must be sent in raw_input_contents");
-  }
-  cells_.resize(static_cast<std::size_t>(rows_) * model.inputs.size());
-  std::vector<bool> given(model.inputs.size());
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const auto& tensor = tensors_[i];
-    const int found = model.find_input(tensor.name);
-    if (found < 0) return invalid("unknown input " + quoted(tensor.name) + " of model '" + model.name + "'");
-    const auto input = static_cast<std::size_t>(found);
-    const auto& spec = model.inputs[input];
-    if (given[input]) return invalid("input '" + spec.name + "' is given twice");
-    given[input] = true;
-    if (names_tasks(tensor)) continue;
-    if (tensor.datatype != spec.datatype) {
-      return invalid("input '" + spec.name + "' has datatype " + quoted(tensor.datatype) + "; " + spec.datatype +
-                     " is needed");
+MaybeFault InferRequest::cut_bytes(std::string_view raw, std::size_t input) {
+  const std::string what = "input '" + model_->inputs[input].name + "'";
+  for (std::size_t row = 0; row < static_cast<std::size_t>(rows_); ++row) {
+    if (!take_element(raw, cells_[row * model_->inputs.size() + input])) {
+      return invalid(what + ": element " + std::to_string(row) + kCutShort);
     }
-    if (auto fault = cut_cells(tensor, input, raw_given ? &raw_[i] : nullptr)) return fault;
   }
-  if (auto fault = read_tasks(raw_given)) return fault;
-  if (model.task >= 0) given[static_cast<std::size_t>(model.task)] = true;
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    if (given[i] || model.inputs[i].optional) continue;
-    return invalid("input '" + model.inputs[i].name + "' of model '" + model.name + "' is missing");
-  }
-  return measure_rows();
-}
-
-// `raw` null: it is in the tensor's typed contents.
-MaybeFault InferRequest::cut_cells(const Tensor& tensor, std::size_t input, const std::string_view* raw) {
-  const auto& spec = model_->inputs[input];
-  const std::string what = "input '" + spec.name + "'";
-  if (auto fault = check_shape(tensor, spec)) return fault;
-  const auto rows = static_cast<std::size_t>(rows_);
-  const auto stride = model_->inputs.size();
-  const auto steps = spec.ragged() ? static_cast<std::uint64_t>(tensor.shape[1]) : 1;
-  if (spec.ragged() && steps > static_cast<std::uint64_t>(model_->longest)) {
-    return invalid(what + " has length " + std::to_string(steps) + "; model '" + model_->name + "' takes 1 to " +
-                   std::to_string(model_->longest));
-  }
-  if (spec.item != 0) {
-    const std::size_t each = steps * spec.step();  // rows and steps have limits, and a step is of a GiB at most
-    const char* data = raw == nullptr ? nullptr : raw->data();
-    if (raw == nullptr) {
-      if (auto fault = decode_typed(tensor, spec, rows * spec.elements(steps), &data)) return fault;
-    } else if (raw->size() != rows * each) {
-      return invalid(what + " carries " + std::to_string(raw->size()) + " bytes; its shape and datatype need " +
-                     std::to_string(rows * each));
-    }
-    for (std::size_t row = 0; row < rows; ++row) cells_[row * stride + input] = {data + row * each, each};
-    return {};
-  }
-  if (raw == nullptr) return invalid(what + " of datatype BYTES must come as raw_input_contents");
-  std::string_view rest = *raw;
-  for (std::size_t row = 0; row < rows; ++row) {
-    std::uint32_t size = 0;
-    if (rest.size() >= sizeof(size)) std::memcpy(&size, rest.data(), sizeof(size));  // little-endian hosts only
-    if (rest.size() < sizeof(size) || size > rest.size() - sizeof(size)) {
-      return invalid(what + ": element " + std::to_string(row) +
-                     " is cut short; each is its size in bytes as 4 bytes, little-endian, and its bytes");
-    }
-    cells_[row * stride + input] = rest.substr(sizeof(size), size);
-    rest.remove_prefix(sizeof(size) + size);
-  }
-  if (rest.empty()) return {};
-  return invalid(what + " carries more elements than its shape says");
+  return raw.empty() ? MaybeFault() : invalid(what + " carries more elements than its shape says");
 }
 
 // Finds the lengths, in steps of the ragged inputs; where there is none all rows are alike.
@@ -136,30 +68,89 @@ MaybeFault InferRequest::bind_row(const ModelSpec& model, OutputSet outputs, std
   return measure_rows();
 }
 
-std::size_t WorkerRequest::cells_size(std::size_t input) const {
-  const auto& spec = first().model_->inputs[input];
-  if (spec.item != 0) return rows_.size() * spec.elements(tokens_) * spec.item;
-  std::size_t size = 0;
-  for (const Row& each : rows_) size += sizeof(std::uint32_t) + each.request->cell(each.row, input).size();
-  return size;
+// The task of each row, for a model that several tasks share.
+namespace {
+
+// The bytes of a task's number, kept for ever: rows that a pipeline makes may outlive the request.
+std::string_view number_cell(std::uint32_t task) {
+  static const auto all = [] {
+    std::array<std::int64_t, kMostTasks> numbers{};
+    std::iota(numbers.begin(), numbers.end(), 0);
+    return numbers;
+  }();
+  return {reinterpret_cast<const char*>(&all.at(task)), sizeof(std::int64_t)};
 }
 
-void WorkerRequest::write_cells(std::size_t input, char* out) const {
-  const auto& spec = first().model_->inputs[input];
-  for (const Row& each : rows_) {
-    const auto cell = each.request->cell(each.row, input);
-    if (spec.item == 0) {
-      const auto size = static_cast<std::uint32_t>(cell.size());
-      std::memcpy(out, &size, sizeof(size));
-      out += sizeof(size);
-    }
-    if (!cell.empty()) std::memcpy(out, cell.data(), cell.size());
-    out += cell.size();
-    if (spec.item == 0) continue;
-    const std::size_t rest = spec.elements(tokens_) - cell.size() / spec.item;
-    fill_items(out, rest, spec.item, spec.pad_value);
-    out += rest * spec.item;
+}  // namespace
+
+bool InferRequest::names_tasks(const Tensor& tensor) const {
+  return model_->task >= 0 && tensor.name == kTask && tensor.datatype == "BYTES";
+}
+
+void InferRequest::forget_task_parameter() {
+  if (task_entry_.data() == nullptr || model_->tasks.empty()) return;
+  forget_parameter(task_entry_);  // else rows of different tasks would share no batch
+}
+
+void InferRequest::forget_parameter(std::string_view entry) {
+  const auto gone = std::remove_if(forwarded_.begin(), forwarded_.end(),
+                                   [&](const auto each) { return each.data() == entry.data(); });
+  if (gone == forwarded_.end()) return;
+  forwarded_.erase(gone, forwarded_.end());
+  forwarded_size_ -= wire::field_size(entry.size());
+}
+
+MaybeFault InferRequest::unknown_task(std::string_view name) const {
+  return invalid("unknown task " + quoted(name) + " of model '" + model_->name + "'; it has " + model_->task_names());
+}
+
+MaybeFault InferRequest::read_tasks(bool raw_given) {
+  const ModelSpec& model = *model_;
+  if (model.task < 0) return {};
+  const auto rows = static_cast<std::size_t>(rows_);
+  const auto input = static_cast<std::size_t>(model.task);
+  const auto tensor = std::find_if(tensors_.begin(), tensors_.end(), [](const auto& t) { return t.name == kTask; });
+  const bool parameter = task_entry_.data() != nullptr;
+  if (tensor != tensors_.end() &&
+      std::any_of(tensor + 1, tensors_.end(), [](const auto& t) { return t.name == kTask; })) {
+    return invalid("input 'task' is given twice");
   }
+  if (parameter && tensor != tensors_.end()) {
+    return invalid("task is said twice, by the parameter and by the input: leave one out");
+  }
+  tasks_.assign(rows, 0);
+  if (tensor != tensors_.end() && !names_tasks(*tensor)) {
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::int64_t number = 0;
+      std::memcpy(&number, cell(row, input).data(), sizeof(number));
+      if (number < 0 || number >= static_cast<std::int64_t>(model.tasks.size())) {
+        return invalid("row " + std::to_string(row) + ": input 'task' has " + std::to_string(number) + "; model '" +
+                       model.name + "' has the tasks 0 to " + std::to_string(model.tasks.size() - 1) + ", " +
+                       model.task_names());
+      }
+      tasks_[row] = static_cast<std::uint32_t>(number);
+    }
+    return {};
+  }
+  std::vector<std::string_view> names;
+  if (tensor != tensors_.end()) {
+    if (auto fault = read_texts(static_cast<std::size_t>(tensor - tensors_.begin()), raw_given, names)) return fault;
+  } else if (parameter) {
+    if (!task_is_text_) return invalid("parameter task must be a string_param: one of " + model.task_names());
+    names.assign(rows, task_name_);
+  } else {
+    return invalid("model '" + model.name + "' needs the parameter task, or an input 'task': one of " +
+                   model.task_names());
+  }
+  // As if the client had sent the numbers.
+  for (std::size_t row = 0; row < rows; ++row) {
+    const int task =
+        row > 0 && names[row] == names[row - 1] ? static_cast<int>(tasks_[row - 1]) : model.find_task(names[row]);
+    if (task < 0) return unknown_task(names[row]);
+    tasks_[row] = static_cast<std::uint32_t>(task);
+    cells_[row * model.inputs.size() + input] = number_cell(tasks_[row]);
+  }
+  return {};
 }
 
 }  // namespace arlo::gateway

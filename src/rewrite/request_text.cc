@@ -6,9 +6,9 @@
 
 #include "base/utf8.h"
 #include "base/wire.h"
-#include "rewrite/prompts.h"
+#include "rewrite/model.h"
 #include "rewrite/request.h"
-#include "rewrite/rows.h"
+#include "rewrite/spec.h"
 
 namespace arlo::gateway {
 namespace {
@@ -37,15 +37,10 @@ MaybeFault InferRequest::read_texts(std::size_t tensor, bool raw_given, std::vec
   if (raw_given) {
     std::string_view left = raw_[tensor];
     while (!left.empty()) {
-      std::uint32_t size = 0;
-      if (left.size() >= sizeof(size)) std::memcpy(&size, left.data(), sizeof(size));  // little-endian hosts only
-      if (left.size() < sizeof(size) || size > left.size() - sizeof(size)) {
-        return invalid(what + ": text " + std::to_string(out.size()) +
-                       " is cut short; each is its size in bytes as 4 bytes, little-endian, and its bytes");
-      }
+      std::string_view text;
+      if (!take_element(left, text)) return invalid(what + ": text " + std::to_string(out.size()) + kCutShort);
       if (out.size() == rows) return invalid(what + " carries more texts than its shape says");
-      out.push_back(left.substr(sizeof(size), size));
-      left.remove_prefix(sizeof(size) + size);
+      out.push_back(text);
     }
   } else {
     wire::Reader reader(from.contents);
@@ -90,14 +85,10 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given,
     return invalid("model '" + model.name +
                    "' is a pipeline, whose rows have no token types: it takes no pairs of texts");
   }
-  rows_ = tensors_[static_cast<std::size_t>(first)].shape[0];
-  if (tensors_[static_cast<std::size_t>(first)].dims == 0 || rows_ < 1 || rows_ > limits.max_rows) {
-    return invalid("input 'text' has " + std::to_string(rows_) + " rows; 1 to " + std::to_string(limits.max_rows) +
-                   " are taken in one request");
-  }
-  decoded_.reserve(tensors_.size() + model.inputs.size() + 1);
+  if (auto fault = count_rows(tensors_[static_cast<std::size_t>(first)], limits)) return fault;
+  cells_.assign(static_cast<std::size_t>(rows_) * model.inputs.size(), {});
   for (const std::size_t i : beside) {
-    if (auto fault = bind_input(tensors_[i], raw_given ? raw_[i] : std::string_view{}, raw_given)) return fault;
+    if (auto fault = bind_input(i, raw_given)) return fault;
   }
   if (auto fault = read_tasks(raw_given)) return fault;
   std::vector<std::string_view> texts;
@@ -118,7 +109,7 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given,
     other->truncate_ = truncate_;
     other->model_ = wording.get();
     other->rows_ = rows_;
-    other->bound_.assign(wording->inputs.size(), {});
+    other->cells_.assign(static_cast<std::size_t>(rows_) * wording->inputs.size(), {});
     if (job != nullptr) job = job->another();
     if (auto fault = other->make_tokens(texts, pairs, job)) return fault;
     others_.push_back(std::move(other));
@@ -177,7 +168,7 @@ MaybeFault InferRequest::make_tokens(const std::vector<std::string_view>& texts,
     const auto& spec = model.inputs[i];
     const bool types = spec.name == kTypes;
     if (i != model.ids && !types) {
-      if (spec.role == Role::kMask || spec.optional || bound_[i].data != nullptr) continue;
+      if (spec.role == Role::kMask || spec.optional || cell(0, i).data() != nullptr) continue;
       return invalid("model '" + model.name + "' needs the input '" + spec.name +
                      "', which text does not say: send "
                      "token ids");
@@ -191,11 +182,11 @@ MaybeFault InferRequest::make_tokens(const std::vector<std::string_view>& texts,
       }
     }
     decoded_.push_back(std::move(values));
-    bound_[i].data = decoded_.back().data();
+    set_cells(i, decoded_.back().data(), width * spec.item);
   }
   of_text_ = true;
   for (std::size_t row = 0; row < made.size(); ++row) {
-    const char* const at = bound_[model.ids].data + row * width * model.inputs[model.ids].item;
+    const char* const at = cell(row, model.ids).data();
     if (auto fault = check_ids(model, at, static_cast<std::int64_t>(row), lengths_[row])) return fault;
   }
   return {};

@@ -4,11 +4,8 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
-#include <span>
 
-#include "base/wire.h"
 #include "rewrite/fields.h"
-#include "rewrite/tensors.h"
 
 namespace arlo::gateway {
 namespace {
@@ -19,62 +16,20 @@ Fault bad_worker(std::string what) {
   return Fault{Code::kInternal, "the worker's answer is unusable: " + std::move(what)};
 }
 
-// Appends the fields of a message to a string; only for small fields.
-class TextWriter {
- public:
-  explicit TextWriter(std::string* out) : out_(out) {}
-  void varint(std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) out_->push_back(static_cast<char>(value | 0x80));
-    out_->push_back(static_cast<char>(value));
-  }
-  void header(std::uint32_t field, std::size_t size) {
-    out_->push_back(static_cast<char>(field << 3 | wire::kBytes));
-    varint(size);
-  }
-  void bytes(std::uint32_t field, std::string_view value) {
-    header(field, value.size());
-    out_->append(value);
-  }
-  void parameter(std::string_view key, std::uint32_t kind, std::uint64_t value) {
-    constexpr std::size_t kMost = 64;  // keys are short: all are ours
-    char text[kMost];
-    wire::Writer writer(text);
-    const std::size_t inner = 1 + wire::varint_size(value);
-    writer.header(answer::kParameters, wire::field_size(key.size()) + wire::field_size(inner));
-    writer.bytes(1, key);
-    writer.header(2, inner);
-    writer.tag(kind, wire::kVarint);
-    writer.varint(value);
-    out_->append(text, writer.at());
-  }
-
- private:
-  std::string* out_;
-};
-
 // Counts the elements of a raw BYTES tensor: each is 4 bytes of length, little-endian, and the data. -1: cut short.
 std::int64_t count_elements(std::string_view raw) {
   std::int64_t count = 0;
-  for (; !raw.empty(); ++count) {
-    std::uint32_t size = 0;
-    if (raw.size() < sizeof(size)) return -1;
-    std::memcpy(&size, raw.data(), sizeof(size));
-    raw.remove_prefix(sizeof(size));
-    if (raw.size() < size) return -1;
-    raw.remove_prefix(size);
+  for (std::string_view element; !raw.empty(); ++count) {
+    if (!take_element(raw, element)) return -1;
   }
   return count;
 }
 
-// Returns the bytes of the first `count` elements, which are present.
-std::size_t element_bytes(std::string_view raw, std::size_t count) {
-  std::size_t bytes = 0;
-  for (; count > 0; --count) {
-    std::uint32_t size = 0;
-    std::memcpy(&size, raw.data() + bytes, sizeof(size));
-    bytes += sizeof(size) + size;
-  }
-  return bytes;
+// Removes the first `count` elements, which are present, and returns their bytes.
+std::string_view take_elements(std::string_view& left, std::size_t count) {
+  const auto all = left;
+  for (std::string_view element; count > 0; --count) take_element(left, element);
+  return all.substr(0, all.size() - left.size());
 }
 
 // unit * the product of dims; empty when a dimension is negative or the product does not fit.
@@ -242,9 +197,12 @@ MaybeFault WorkerResponse::part_children(const OutputSpec& spec, Output* output)
   }
   output->of_rows.clear();
   for (const auto count : counts_) {
-    const std::size_t bytes = spec.item == 0 ? element_bytes(left, count * *one) : count * *one;
-    output->of_rows.push_back(left.substr(0, bytes));
-    left.remove_prefix(bytes);
+    if (spec.item == 0) {
+      output->of_rows.push_back(take_elements(left, count * *one));
+    } else {
+      output->of_rows.push_back(left.substr(0, count * *one));
+      left.remove_prefix(count * *one);
+    }
   }
   return {};
 }
@@ -266,11 +224,7 @@ MaybeFault WorkerResponse::parse_raw(const OutputSpec& spec, std::size_t rows, s
                       "; its shape needs " + std::to_string(*size));
   }
   std::string_view left = raw;
-  for (std::size_t row = 0; row < rows; ++row) {
-    const std::size_t bytes = element_bytes(left, *size / rows);
-    output->of_rows.push_back(left.substr(0, bytes));
-    left.remove_prefix(bytes);
-  }
+  for (std::size_t row = 0; row < rows; ++row) output->of_rows.push_back(take_elements(left, *size / rows));
   return {};
 }
 
@@ -286,48 +240,42 @@ RowResponse WorkerResponse::row(std::size_t row, OutputSet outputs) const {
   return response;
 }
 
+const RowResponse::Output* RowResponse::find(int spec) const {
+  const auto found = std::ranges::find(outputs_, spec, &Output::spec);
+  return found == outputs_.end() ? nullptr : &*found;
+}
+
 std::string_view RowResponse::raw(int spec) const {
-  for (const auto& output : outputs_) {
-    if (output.spec == spec) return output.raw;
-  }
-  return {};
+  const Output* const output = find(spec);
+  return output == nullptr ? std::string_view() : output->raw;
 }
 
 std::size_t RowResponse::elements(int spec) const {
-  for (const auto& output : outputs_) {
-    if (output.spec != spec) continue;
-    return total_size(1, output.tail).value_or(0);
-  }
-  return 0;
+  const Output* const output = find(spec);
+  return output == nullptr ? 0 : total_size(1, output->tail).value_or(0);
 }
 
 std::int64_t RowResponse::children(int spec) const {
-  for (const auto& output : outputs_) {
-    if (output.spec != spec) continue;
-    if (output.children >= 0) return output.children;
-    return output.tail.empty() ? -1 : output.tail.front();
-  }
-  return -1;
+  const Output* const output = find(spec);
+  if (output == nullptr) return -1;
+  if (output->children >= 0) return output->children;
+  return output->tail.empty() ? -1 : output->tail.front();
 }
 
 void RowResponse::cut(int spec, std::size_t children, std::vector<std::string_view>& out) const {
   out.clear();
-  const auto output =
-      std::find_if(outputs_.begin(), outputs_.end(), [&](const auto& each) { return each.spec == spec; });
-  if (output == outputs_.end() || children == 0) return;
+  const Output* const output = find(spec);
+  if (output == nullptr || children == 0) return;
   out.reserve(children);
   std::string_view left = output->raw;
   const std::size_t each = left.size() / children;  // parse_raw(), part_children(): its size is what its shape says
   for (std::size_t child = 0; child < children; ++child) {
+    auto& part = out.emplace_back();
     if (!output->varying) {
-      out.push_back(left.substr(child * each, each));
-      continue;
+      part = left.substr(child * each, each);
+    } else if (!take_element(left, part)) {
+      return out.pop_back();
     }
-    std::uint32_t size = 0;
-    if (left.size() < sizeof(size)) return;
-    std::memcpy(&size, left.data(), sizeof(size));
-    out.push_back(left.substr(sizeof(size), size));
-    left.remove_prefix(sizeof(size) + size);
   }
 }
 
@@ -353,116 +301,130 @@ void RowResponse::cut_vector(int spec, std::int64_t size) {
   if (raw(spec).size() > bytes) set(spec, {size}, raw(spec).substr(0, bytes));
 }
 
-void ResponsePlan::text_part(std::size_t from) {
-  if (text_.size() == from) return;
-  if (!parts_.empty() && parts_.back().kind == Part::kText) {
-    parts_.back().size += text_.size() - from;  // text is contiguous
-  } else {
-    parts_.push_back({Part::kText, 0, nullptr, from, text_.size() - from});
-  }
+wire::Writer ResponsePlan::more(std::size_t bytes) {
+  text_.resize(text_.size() + bytes);
+  return wire::Writer(text_.data() + text_.size() - bytes);
+}
+
+void ResponsePlan::begin(std::string_view model, std::string_view id) {
+  text_.reserve(512);
+  auto writer = more(wire::field_size(model.size()) + wire::field_size(kModelVersion.size()) +
+                     (id.empty() ? 0 : wire::field_size(id.size())));
+  writer.bytes(answer::kName, model);
+  writer.bytes(answer::kVersion, kModelVersion);
+  if (!id.empty()) writer.bytes(answer::kId, id);
+}
+
+void ResponsePlan::add_parameter(std::string_view key, std::uint32_t kind, std::uint64_t number) {
+  const std::size_t inner = 1 + wire::varint_size(number);
+  const std::size_t entry = wire::field_size(key.size()) + wire::field_size(inner);
+  auto writer = more(wire::field_size(entry));
+  writer.header(answer::kParameters, entry);
+  writer.bytes(1, key);
+  writer.header(2, inner);
+  writer.tag(kind, wire::kVarint);
+  writer.varint(number);
+}
+
+void ResponsePlan::output(const OutputSpec& spec, std::span<const std::int64_t> shape) {
+  std::size_t dims = 0;
+  for (const auto dim : shape) dims += wire::varint_size(static_cast<std::uint64_t>(dim));
+  const std::size_t tensor =
+      wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) + wire::field_size(dims);
+  auto writer = more(wire::field_size(tensor));
+  writer.header(answer::kOutputs, tensor);
+  writer.bytes(kTensorName, spec.name);
+  writer.bytes(kDatatype, spec.datatype);
+  writer.header(kShape, dims);
+  for (const auto dim : shape) writer.varint(static_cast<std::uint64_t>(dim));
+  raws_.push_back({parts_.size()});
+}
+
+void ResponsePlan::add(std::string_view bytes, std::size_t zeros) {
+  parts_.push_back({bytes, zeros});
+  raws_.back().bytes += bytes.size() + zeros;
 }
 
 MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& request,
                                const std::vector<RowResponse>& rows, const Timing& timing, bool streamed) {
-  text_.reserve(512);
-  parts_.reserve(2 + 2 * rows.size());  // of one output
-  TextWriter writer(&text_);
-  writer.bytes(answer::kName, model.name);
-  writer.bytes(answer::kVersion, kModelVersion);
-  if (!request.id().empty()) writer.bytes(answer::kId, request.id());
-  writer.parameter("level", kInt64, static_cast<std::uint64_t>(timing.level));
-  writer.parameter("max_length", kInt64, static_cast<std::uint64_t>(timing.max_length));
-  writer.parameter("queue_us", kInt64, static_cast<std::uint64_t>(timing.queue_us));
-  writer.parameter("execute_us", kInt64, static_cast<std::uint64_t>(timing.execute_us));
-  writer.parameter("total_us", kInt64, static_cast<std::uint64_t>(timing.total_us));
-  writer.parameter("computed_tokens", kInt64, static_cast<std::uint64_t>(timing.computed_tokens));
-  writer.parameter("demoted", kInt64, static_cast<std::uint64_t>(timing.demoted));
-  writer.parameter("batch_rows", kInt64, static_cast<std::uint64_t>(timing.batch_rows));
+  begin(model.name, request.id());
+  parameter("level", timing.level);
+  parameter("max_length", timing.max_length);
+  parameters(timing);
+  std::span<const std::int32_t> lengths = request.lengths();
   if (request.of_text()) {
-    const auto& lengths = request.lengths();
-    writer.parameter("tokens", kInt64, std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0}));
-    writer.parameter("tokenize_us", kInt64, static_cast<std::uint64_t>(timing.tokenize_us));
+    parameter("tokens", std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}));
+    parameter("tokenize_us", timing.tokenize_us);
   }
   if (!timing.stages.empty()) {
-    writer.parameter("stage", kInt64, timing.stages.size() - 1);
-    writer.parameter("escalated", kInt64, static_cast<std::uint64_t>(timing.escalated));
-    writer.parameter("degraded", kInt64, static_cast<std::uint64_t>(timing.degraded));
-    writer.parameter("pruned_tokens", kInt64, static_cast<std::uint64_t>(timing.pruned_tokens));
-    writer.parameter("cascade_version", kInt64, static_cast<std::uint64_t>(timing.cascade_version));
+    parameter("stage", static_cast<std::int64_t>(timing.stages.size()) - 1);
+    parameter("escalated", timing.escalated);
+    parameter("degraded", timing.degraded);
+    parameter("pruned_tokens", timing.pruned_tokens);
+    parameter("cascade_version", timing.cascade_version);
     for (std::size_t i = 0; i < timing.stages.size(); ++i) {
-      char stage[] = "stage_0_execute_us";
-      stage[6] = static_cast<char>('0' + i);  // there are at most eight
-      writer.parameter(stage, kInt64, static_cast<std::uint64_t>(timing.stages[i].execute_us));
-      constexpr std::string_view kQueue = "_queue_us";
-      std::memcpy(stage + 7, kQueue.data(), kQueue.size());
-      writer.parameter({stage, 7 + kQueue.size()}, kInt64, static_cast<std::uint64_t>(timing.stages[i].queue_us));
+      const std::string stage = "stage_" + std::to_string(i);
+      parameter(stage + "_execute_us", timing.stages[i].execute_us);
+      parameter(stage + "_queue_us", timing.stages[i].queue_us);
     }
   }
   const bool final = timing.partial < 0;
-  if (request.wishes().partial) writer.parameter("cascade_final", kBool, final ? 1 : 0);
-  if (!final) writer.parameter("cascade_row", kInt64, static_cast<std::uint64_t>(timing.partial));
-  if (streamed && request.wants_final_response()) writer.parameter("triton_final_response", kBool, final ? 1 : 0);
+  if (request.wishes().partial) flag("cascade_final", final);
+  if (!final) parameter("cascade_row", timing.partial);
+  if (streamed && request.wants_final_response()) flag("triton_final_response", final);
 
-  std::span<const std::int32_t> lengths = request.lengths();
   if (!final) lengths = lengths.subspan(static_cast<std::size_t>(timing.partial), 1);
   const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
   const auto& first = rows.front().outputs_;
+  parts_.reserve(first.size() * rows.size());
+  std::vector<std::int64_t> shape;
   for (std::size_t o = 0; o < first.size(); ++o) {
     const auto& spec = model.outputs[static_cast<std::size_t>(first[o].spec)];
-    for (const auto& row : rows) {
-      if (row.outputs_[o].tail != first[o].tail) {
+    shape.assign(1, static_cast<std::int64_t>(rows.size()));
+    if (spec.token_level) shape.push_back(static_cast<std::int64_t>(longest));
+    shape.insert(shape.end(), first[o].tail.begin(), first[o].tail.end());
+    output(spec, shape);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const auto& own = rows[r].outputs_[o];
+      if (own.tail != first[o].tail) {
         return bad_worker("output '" + spec.name + "' has other dimensions for other rows");
       }
-    }
-    std::size_t shape = wire::varint_size(rows.size());
-    if (spec.token_level) shape += wire::varint_size(longest);
-    for (const auto dim : first[o].tail) shape += wire::varint_size(static_cast<std::uint64_t>(dim));
-    writer.header(answer::kOutputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
-                                        wire::field_size(shape));
-    writer.bytes(kTensorName, spec.name);
-    writer.bytes(kDatatype, spec.datatype);
-    writer.header(kShape, shape);
-    writer.varint(rows.size());
-    if (spec.token_level) writer.varint(longest);
-    for (const auto dim : first[o].tail) writer.varint(static_cast<std::uint64_t>(dim));
-  }
-  text_part(0);
-
-  for (std::size_t o = 0; o < first.size(); ++o) {
-    const bool token_level = model.outputs[static_cast<std::size_t>(first[o].spec)].token_level;
-    std::size_t bytes = 0;
-    for (const auto& row : rows)
-      bytes += token_level ? longest * row.outputs_[o].token_bytes : row.outputs_[o].raw.size();
-    const std::size_t from = text_.size();
-    writer.header(answer::kRaw, bytes);
-    text_part(from);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      const auto& output = rows[r].outputs_[o];
-      const std::size_t kept =
-          token_level ? static_cast<std::size_t>(lengths[r]) * output.token_bytes : output.raw.size();
-      if (kept != 0) parts_.push_back({Part::kRow, r, output.raw.data(), 0, kept});
-      const std::size_t padding = token_level ? longest * output.token_bytes - kept : 0;
-      if (padding != 0) parts_.push_back({Part::kZeros, r, nullptr, 0, padding});
+      if (!spec.token_level) {
+        add(own.raw);
+      } else {
+        const std::size_t kept = static_cast<std::size_t>(lengths[r]) * own.token_bytes;
+        add(own.raw.substr(0, kept), longest * own.token_bytes - kept);
+      }
     }
   }
-  for (const auto& part : parts_) size_ += part.size;
   return {};
 }
 
+void ResponsePlan::parameters(const Timing& timing) {
+  parameter("queue_us", timing.queue_us);
+  parameter("execute_us", timing.execute_us);
+  parameter("total_us", timing.total_us);
+  parameter("computed_tokens", timing.computed_tokens);
+  parameter("demoted", timing.demoted);
+  parameter("batch_rows", timing.batch_rows);
+}
+
+std::size_t ResponsePlan::size() const {
+  std::size_t size = text_.size();
+  for (const auto& raw : raws_) size += wire::field_size(raw.bytes);
+  return size;
+}
+
 void ResponsePlan::write(char* out) const {
-  for (const auto& part : parts_) {
-    switch (part.kind) {
-      case Part::kText:
-        std::memcpy(out, text_.data() + part.offset, part.size);
-        break;
-      case Part::kRow:
-        std::memcpy(out, part.data, part.size);
-        break;
-      case Part::kZeros:
-        std::memset(out, 0, part.size);
-        break;
+  wire::Writer writer(out);
+  writer.raw(text_.data(), text_.size());
+  for (std::size_t i = 0; i < raws_.size(); ++i) {
+    writer.header(answer::kRaw, raws_[i].bytes);
+    const std::size_t end = i + 1 < raws_.size() ? raws_[i + 1].first : parts_.size();
+    for (std::size_t part = raws_[i].first; part < end; ++part) {
+      writer.raw(parts_[part].bytes.data(), parts_[part].bytes.size());
+      writer.zeros(parts_[part].zeros);
     }
-    out += part.size;
   }
 }
 

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/fault.h"
+#include "base/wire.h"
 #include "rewrite/model.h"
 #include "rewrite/request.h"
 
@@ -47,6 +49,8 @@ class RowResponse {
     bool varying = false;            // BYTES
     std::string_view raw;
   };
+  [[nodiscard]] const Output* find(int spec) const;
+
   std::vector<Output> outputs_;  // in the order of ModelSpec::outputs
 };
 
@@ -97,32 +101,39 @@ struct Timing {
   std::int64_t partial = -1;         // not the final answer: the present one of this row, which goes on
 };
 
-// The answer as a list of parts, so that large tensors need not be copied.
+// A ModelInferResponse as its small fields and views of its tensors, which are copied once, by write().
 class ResponsePlan {
  public:
-  struct Part {
-    enum Kind : std::uint8_t { kText, kRow, kZeros } kind;
-    std::size_t row;     // kRow: whose response body the bytes are in
-    const char* data;    // kText: into text(), as an offset; kRow: into that body
-    std::size_t offset;  // kText: in text()
-    std::size_t size;
-  };
-
+  // Plans the answer of these rows; the bodies that they view must outlive the plan.
   MaybeFault build(const ModelSpec& model, const InferRequest& request, const std::vector<RowResponse>& rows,
                    const Timing& timing, bool streamed);
 
-  [[nodiscard]] const std::string& text() const { return text_; }
-  [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
-  [[nodiscard]] std::size_t size() const { return size_; }
-  // All in one piece: for tests, and for answers so small that one copy is cheapest.
+  // The steps of which build() consists, in this order.
+  void begin(std::string_view model, std::string_view id);
+  void parameter(std::string_view key, std::int64_t value) { add_parameter(key, 2, static_cast<std::uint64_t>(value)); }
+  void flag(std::string_view key, bool value) { add_parameter(key, 1, value ? 1 : 0); }
+  void parameters(const Timing& timing);  // those that every answer has
+  void output(const OutputSpec& spec, std::span<const std::int64_t> shape);
+  void add(std::string_view bytes, std::size_t zeros = 0);  // to the raw contents of the last output
+
+  [[nodiscard]] std::size_t size() const;
   void write(char* out) const;
 
  private:
-  void text_part(std::size_t from);
+  struct Part {
+    std::string_view bytes;
+    std::size_t zeros;  // after them
+  };
+  struct Raw {
+    std::size_t first;  // of its parts
+    std::size_t bytes = 0;
+  };
+  wire::Writer more(std::size_t bytes);                                               // of text_
+  void add_parameter(std::string_view key, std::uint32_t kind, std::uint64_t value);  // `kind`: a ParameterField
 
   std::string text_;
   std::vector<Part> parts_;
-  std::size_t size_ = 0;
+  std::vector<Raw> raws_;
 };
 
 }  // namespace arlo::gateway

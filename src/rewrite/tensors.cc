@@ -1,4 +1,4 @@
-#include "rewrite/tensors.h"
+#include "rewrite/model.h"
 
 #include <algorithm>
 #include <set>

@@ -3,7 +3,7 @@
 #include "base/wire.h"
 #include "rewrite/fields.h"
 #include "rewrite/request.h"
-#include "rewrite/rows.h"
+#include "rewrite/spec.h"
 
 namespace arlo::gateway {
 namespace {
@@ -42,9 +42,11 @@ std::size_t WorkerRequest::size() const {
 }
 
 std::size_t WorkerRequest::tensor_size(std::size_t input) const {
-  const ModelSpec& model = *first().model_;
-  if (model.of_tensors()) return cells_size(input);
-  return rows_.size() * model.inputs[input].elements(tokens_) * model.inputs[input].item;
+  const auto& spec = first().model_->inputs[input];
+  if (spec.item != 0) return rows_.size() * spec.elements(tokens_) * spec.item;
+  std::size_t size = 0;
+  for (const Row& each : rows_) size += sizeof(std::uint32_t) + each.request->cell(each.row, input).size();
+  return size;
 }
 
 void WorkerRequest::write(char* out) const {
@@ -72,34 +74,34 @@ void WorkerRequest::write(char* out) const {
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const std::size_t bytes = tensor_size(i);
     writer.header(kRaw, bytes);
-    model.of_tensors() ? write_cells(i, writer.at()) : write_tensor(i, writer.at());
+    write_tensor(i, writer.at());
     writer = wire::Writer(writer.at() + bytes);
   }
 }
 
 void WorkerRequest::write_tensor(std::size_t input, char* out) const {
   const auto& spec = first().model_->inputs[input];
+  const std::size_t elements = spec.elements(tokens_);
   for (const Row& each : rows_) {
-    const InferRequest* const request = each.request;
-    if (spec.role == Role::kTensor) {
-      const std::size_t elements = spec.elements(tokens_);
-      write_row(spec, request->row_bytes(input, each.row).data(), elements, elements, out);
-      out += elements * spec.item;
+    const auto cell = each.request->cell(each.row, input);
+    if (spec.item == 0) {
+      out = put_element(cell, out);
       continue;
     }
-    const auto length =
-        each.tokens != nullptr ? each.tokens->size() : static_cast<std::size_t>(request->lengths_[each.row]);
-    const char* from = request->bound_[input].data;
-    if (from != nullptr) from += each.row * static_cast<std::size_t>(request->width_) * spec.item;
-    if (from == nullptr || each.tokens == nullptr) {
-      write_row(spec, from, length, tokens_, out);
-    } else {
-      for (std::size_t i = 0; i < length; ++i) {
-        std::memcpy(out + i * spec.item, from + (*each.tokens)[i] * spec.item, spec.item);
-      }
-      fill_items(out + length * spec.item, tokens_ - length, spec.item, spec.pad_value);
+    std::size_t length = cell.size() / spec.item;
+    if (spec.role != Role::kTensor) {
+      length =
+          each.tokens != nullptr ? each.tokens->size() : static_cast<std::size_t>(each.request->lengths_[each.row]);
     }
-    out += tokens_ * spec.item;
+    if (cell.data() != nullptr && each.tokens != nullptr && spec.role != Role::kTensor) {
+      for (std::size_t i = 0; i < length; ++i) {
+        std::memcpy(out + i * spec.item, cell.data() + (*each.tokens)[i] * spec.item, spec.item);
+      }
+      fill_items(out + length * spec.item, elements - length, spec.item, spec.pad_value);
+    } else {
+      write_row(spec, cell.data(), length, elements, out);
+    }
+    out += elements * spec.item;
   }
 }
 

@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "base/fault.h"
-#include "text/normalize.h"
-#include "text/trie.h"
+#include "text/unicode.h"
 #include "text/wordpiece.h"
 
 namespace arlo::text {

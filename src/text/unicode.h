@@ -1,10 +1,12 @@
-// Properties of characters for BERT's normaliser, equal to the `tokenizers` package's (see unicode_tables.py). Pure.
+// Properties of characters for BERT's normaliser, equal to the `tokenizers` package's (see unicode_tables.py), and the
+// normaliser itself. Pure.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace arlo::text {
 
@@ -57,5 +59,18 @@ inline void append_utf8(char32_t c, std::string& out) {
   }
   put(0x80 | (c & 0x3f));
 }
+
+struct Normalizer {
+  bool clean = false;          // controls go, white space becomes blanks
+  bool spaced_cjk = false;     // blanks around ideographs
+  bool strip_accents = false;  // decomposed (NFD), and the marks go
+  bool lowercase = false;
+
+  // Appends the normalised form of `text`, which is valid UTF-8. ASCII characters change neither the characters before
+  // them nor those after: a text may be normalised in pieces that begin with one.
+  // `origins`, unless it is null, gets for each byte of `out` the byte of `text` at which the character begins that it
+  // is of; `out` is empty before.
+  void normalize(std::string_view text, std::string& out, std::vector<std::uint32_t>* origins = nullptr) const;
+};
 
 }  // namespace arlo::text

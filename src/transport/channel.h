@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "transport/address.h"
 #include "transport/client_session.h"
+#include "transport/listener.h"
 #include "transport/loop.h"
 
 namespace arlo::transport {

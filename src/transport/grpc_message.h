@@ -3,16 +3,67 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "base/ascii.h"
 #include "base/time.h"
-#include "transport/blocks.h"
 
 namespace arlo::transport {
+
+// Memory for large data that may never be complete, such as a message that a client sends slowly or does not end.
+//
+// It consists of separately mapped blocks, so it grows without copying and returns to the system bit by bit. Returning
+// a GB at once blocks a thread for 80 ms, whichever thread frees it.
+class Blocks {
+ public:
+  static constexpr std::size_t kBytes = 128 << 10;
+
+  Blocks() = default;
+  ~Blocks() { clear(); }
+  Blocks(Blocks&& other) noexcept : blocks_(std::move(other.blocks_)), size_(std::exchange(other.size_, 0)) {}
+  Blocks& operator=(Blocks&& other) noexcept {
+    std::swap(blocks_, other.blocks_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  Blocks(const Blocks&) = delete;
+  Blocks& operator=(const Blocks&) = delete;
+
+  void append(std::string_view bytes);  // throws std::bad_alloc
+  void clear();
+  std::string take();  // all bytes; empties it. 50 MB take 40 ms: not for a thread that serves others
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::size_t held() const { return blocks_.size() * kBytes; }
+
+ private:
+  static void release(char* block);
+
+  std::vector<char*> blocks_;
+  std::size_t size_ = 0;
+};
+
+// The free blocks of the calling thread. Threads without this object return blocks at once.
+class FreeBlocks {
+ public:
+  FreeBlocks();
+  ~FreeBlocks();
+  FreeBlocks(const FreeBlocks&) = delete;
+  FreeBlocks& operator=(const FreeBlocks&) = delete;
+
+  // Returns a few blocks to the system and keeps a few. False: no more to return.
+  bool give_back();
+
+ private:
+  friend class Blocks;
+  std::vector<char*> free_;
+  static thread_local constinit FreeBlocks* here_;
+};
 
 inline constexpr std::size_t kPrefixBytes = 5;
 
@@ -118,14 +169,26 @@ struct Piece {
 // Copies up to `most` bytes from offset `at`, and returns how many.
 std::size_t read_piece(const Piece& piece, std::size_t at, std::uint8_t* out, std::size_t most);
 
-// Encodes `grpc-message`: bytes other than printable ASCII, and '%', become %XX of UTF-8 bytes.
+// Encodes `grpc-message`: bytes other than printable ASCII, and '%', become %XX of UTF-8 bytes. percent_decoded() of
+// base/ascii.h decodes it.
 std::string percent_encoded(std::string_view text);
-// Decodes it; '%' without two hexadecimal digits stays unchanged.
-std::string percent_decoded(std::string_view text);
 
 // About thirty years, so that now plus this does not overflow.
 inline constexpr TimeNs kLongestTimeout = 1'000'000'000'000'000'000;
 // Parses `grpc-timeout`: up to eight digits and a unit (H, M, S, m, u, n), capped at that; nothing for other text.
 std::optional<TimeNs> parse_timeout(std::string_view text);
+
+// Compression of gRPC messages and HTTP bodies.
+
+inline constexpr std::string_view kEncodings = "identity,deflate,gzip";
+
+enum class Opened : std::uint8_t { kOk, kUnknownEncoding, kMalformed, kTooLarge };
+
+// Decompresses. `encoding`: gzip or deflate (zlib's format), in any case. Never writes more than `most_bytes`, so an
+// expanding message costs its sender no more than that. `*out` is empty unless kOk is returned.
+Opened open(std::string_view encoding, std::string_view message, std::size_t most_bytes, std::string* out);
+
+// Compresses with gzip, quickly. Empty on failure.
+std::string packed(std::string_view bytes);
 
 }  // namespace arlo::transport

@@ -1,4 +1,4 @@
-// Thin C++ wrappers of nghttp2's C interface.
+// C++ wrappers of nghttp2's C interface.
 #pragma once
 
 #include <malloc.h>
@@ -8,9 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace arlo::transport {
 
@@ -68,8 +71,60 @@ inline nghttp2_mem* session_memory() {
   return &memory;
 }
 
-inline bool is_over(nghttp2_session* session) {
-  return nghttp2_session_want_read(session) == 0 && nghttp2_session_want_write(session) == 0;
-}
+// nghttp2's session of one connection, as bytes in and bytes out: no sockets, no clock reads, no threads.
+class Http2Session {
+ public:
+  Http2Session(const Http2Session&) = delete;
+  Http2Session& operator=(const Http2Session&) = delete;
+
+  // Appends bytes to send, up to about `most`. False: it failed, close at once.
+  bool output(std::string* out, std::size_t most) {
+    told_ = false;
+    return append_output(session_, out, most);
+  }
+  // Whether there is nothing more to read or write.
+  [[nodiscard]] bool over() const {
+    return nghttp2_session_want_read(session_) == 0 && nghttp2_session_want_write(session_) == 0;
+  }
+
+ protected:
+  // `wants_to_send`: output() has data; called again only after output() was called.
+  explicit Http2Session(std::function<void()> wants_to_send) : wants_to_send_(std::move(wants_to_send)) {}
+  ~Http2Session() { nghttp2_session_del(session_); }
+
+  // Makes the session. `configure`: sets callbacks and options.
+  template <class Make, class Configure>
+  void start(Make make, void* user, Configure configure, const std::vector<nghttp2_settings_entry>& settings,
+             std::uint32_t window) {
+    nghttp2_session_callbacks* callbacks = nullptr;
+    nghttp2_option* options = nullptr;
+    if (nghttp2_session_callbacks_new(&callbacks) != 0 || nghttp2_option_new(&options) != 0) throw std::bad_alloc();
+    configure(callbacks, options);
+    const int made = make(&session_, callbacks, user, options, session_memory());
+    nghttp2_session_callbacks_del(callbacks);
+    nghttp2_option_del(options);
+    if (made != 0) throw std::bad_alloc();
+    nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings.data(), settings.size());
+    nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0, static_cast<std::int32_t>(window));
+  }
+  void changed() {
+    if (told_ || gone_ || nghttp2_session_want_write(session_) == 0) return;
+    told_ = true;
+    wants_to_send_();
+  }
+  // Takes received bytes, and returns how many; below 0: nghttp2's error.
+  ssize_t receive(std::string_view bytes) {
+    return nghttp2_session_mem_recv(session_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+  }
+
+  // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes)
+  nghttp2_session* session_ = nullptr;
+  bool gone_ = false;  // it is being deleted
+                       // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
+
+ private:
+  std::function<void()> wants_to_send_;
+  bool told_ = false;
+};
 
 }  // namespace arlo::transport

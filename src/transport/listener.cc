@@ -1,21 +1,113 @@
 #include "transport/listener.h"
 
+#include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstddef>
+#include <memory>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/clock.h"
-#include "transport/address.h"
 
 namespace arlo::transport {
+
+namespace {
+const std::string kUnix = "unix:";
+}
+
+std::optional<HostPort> parse_address(std::string_view address) {
+  const auto colon = address.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return {};
+  HostPort out;
+  if (!read_number(address.substr(colon + 1), &out.port) || out.port < 0 || out.port > 65535) return {};
+  auto host = address.substr(0, colon);
+  const bool bracketed = host.front() == '[';
+  if (bracketed) {
+    if (host.size() < 3 || host.back() != ']') return {};
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return {};  // an IPv6 address without brackets does not show where the port begins
+  }
+  out.host = std::string(host);
+  return out;
+}
+
+std::string unix_path(std::string_view address) {
+  return address.starts_with(kUnix) ? std::string(address.substr(kUnix.size())) : std::string();
+}
+
+bool is_local(std::string_view address) {
+  if (!unix_path(address).empty()) return true;
+  const auto parsed = parse_address(address);
+  return parsed && (parsed->host == "localhost" || parsed->host == "::1" || parsed->host.starts_with("127."));
+}
+
+std::string SocketAddress::text() const {
+  std::array<char, INET6_ADDRSTRLEN> host{};
+  if (family() == AF_INET) {
+    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
+    inet_ntop(AF_INET, &in.sin_addr, host.data(), host.size());
+    return std::string(host.data()) + ":" + std::to_string(ntohs(in.sin_port));
+  }
+  if (family() == AF_INET6) {
+    const auto& in = reinterpret_cast<const sockaddr_in6&>(storage);
+    inet_ntop(AF_INET6, &in.sin6_addr, host.data(), host.size());
+    return "[" + std::string(host.data()) + "]:" + std::to_string(ntohs(in.sin6_port));
+  }
+  return kUnix + reinterpret_cast<const sockaddr_un&>(storage).sun_path;
+}
+
+std::vector<SocketAddress> resolve(std::string_view address, Lookup lookup, std::string* why) {
+  std::vector<SocketAddress> out;
+  if (const auto path = unix_path(address); !path.empty()) {
+    auto& one = out.emplace_back();
+    auto& un = reinterpret_cast<sockaddr_un&>(one.storage);
+    if (path.size() >= sizeof un.sun_path) {
+      *why = "the path of the socket is too long";
+      return {};
+    }
+    un.sun_family = AF_UNIX;
+    std::copy(path.begin(), path.end(), un.sun_path);
+    one.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
+    return out;
+  }
+  const auto parsed = parse_address(address);
+  if (!parsed) {
+    *why = "it is not host:port, [IPv6]:port or unix:PATH";
+    return {};
+  }
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (lookup == Lookup::kNumbersOnly ? AI_NUMERICHOST : 0);
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(parsed->host.c_str(), std::to_string(parsed->port).c_str(), &hints, &found);
+      error != 0) {
+    *why = parsed->host + ": " + gai_strerror(error);
+    return {};
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    auto& one = out.emplace_back();
+    std::copy_n(reinterpret_cast<const char*>(each->ai_addr), each->ai_addrlen, reinterpret_cast<char*>(&one.storage));
+    one.size = each->ai_addrlen;
+  }
+  return out;
+}
+
 namespace {
 
 // A burst of connections waits in the kernel while others are served: at most 2,000 a second are accepted, which leaves
@@ -76,6 +168,13 @@ std::size_t descriptors_for_connections() {
   return limit.rlim_cur - std::min(limit.rlim_cur / 4, kOthers);
 }
 
+std::string peer_of(int fd, std::uint64_t number) {
+  SocketAddress address;
+  address.size = sizeof address.storage;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return "unknown";
+  return address.family() == AF_UNIX ? kUnix + std::to_string(number) : address.text();
+}
+
 Listener::Listener(Loop& loop, int fd, std::function<void(int)> take, std::function<void()> run_out)
     : loop_(loop), fd_(fd), take_(std::move(take)), run_out_(std::move(run_out)) {
   yields = true;
@@ -92,6 +191,8 @@ void Listener::ready(std::uint32_t) {
   for (int i = 0; i < kAtATime; ++i) {
     const int fd = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
+      const int one = 1;
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // fails for a Unix socket, which needs none
       take_(fd);
       continue;
     }

@@ -1,9 +1,6 @@
 #include "transport/server.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +8,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "transport/address.h"
 #include "transport/listener.h"
 #include "transport/stream.h"
 
@@ -25,14 +21,6 @@ constexpr TimeNs kCostly = 300'000;      // cost of one turn's bytes above which
 constexpr TimeNs kTick = 1'000'000'000;  // maximum delay of a time limit
 constexpr TimeNs kPressed = 50'000'000;  // between checks whether memory is available again
 constexpr std::uint64_t kSpread = 10;    // connections of one age leave spread over this percentage of it
-
-std::string peer_of(int fd, std::uint64_t number) {
-  SocketAddress address;
-  address.size = sizeof address.storage;
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return "unknown";
-  // Clients on a Unix socket have no names.
-  return address.family() == AF_UNIX ? "unix:" + std::to_string(number) : address.text();
-}
 
 }  // namespace
 
@@ -235,14 +223,12 @@ Server::Server(Loop& loop, Service& service, const ServerOptions& options)
 Server::~Server() { close_all(); }
 
 void Server::adopt(int fd) {
-  const int one = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // fails for a Unix socket, which needs none
   if (connections_.size() >= most() && !make_room()) {
     ::close(fd);
     return;
   }
   auto connection = std::make_unique<Connection>(*this, fd);
-  service_.connections(1);
+  service_.connected(1);
   Connection& added = *connection;
   connections_.push_back(std::move(connection));
   added.place = std::prev(connections_.end());
@@ -306,7 +292,7 @@ void Server::close_all() {
 
 void Server::close(Connection& connection) {
   connections_.erase(connection.place);
-  service_.connections(-1);
+  service_.connected(-1);
 }
 
 }  // namespace arlo::transport

@@ -9,7 +9,7 @@
 
 #include "transport/loop.h"
 #include "transport/server_session.h"
-#include "transport/tls.h"
+#include "transport/stream.h"
 
 namespace arlo::transport {
 

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <list>
-#include <new>
 #include <utility>
 
-#include "transport/server_session_impl.h"
+#include "transport/server_call.h"
 
 namespace arlo::transport {
 namespace {
@@ -15,71 +14,61 @@ constexpr TimeNs kSoon = 10'000'000;   // a reset is this soon after its stream 
 constexpr std::uint64_t kAtOnce = 10;  // cost of an immediate reset, relative to a later one
 }  // namespace
 
-ServerSession::Impl::Impl(Service& service, const Limits& limits, Memory& memory, std::string peer,
-                          std::function<void()> wants_to_send)
-    : service_(service),
+ServerSession::ServerSession(Service& service, const Limits& limits, Memory& memory, std::string peer,
+                             std::function<void()> wants_to_send)
+    : Http2Session(std::move(wants_to_send)),
+      service_(service),
       limits_(limits),
-      wants_to_send_(std::move(wants_to_send)),
       memory_(memory),
       peer_(std::move(peer)),
       meter_(limits.frames) {
-  nghttp2_session_callbacks* callbacks = nullptr;
-  nghttp2_option* options = nullptr;
-  if (nghttp2_session_callbacks_new(&callbacks) != 0 || nghttp2_option_new(&options) != 0) throw std::bad_alloc();
-  nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, &Impl::on_begin_headers);
-  nghttp2_session_callbacks_set_on_header_callback(callbacks, &Impl::on_header);
-  nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, &Impl::on_frame);
-  nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, &Impl::on_data);
-  nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &Impl::on_close);
-  nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, &Impl::on_sent);
-  nghttp2_option_set_no_auto_window_update(options, 1);
-  nghttp2_option_set_no_closed_streams(options, 1);  // they would be kept for their places in the priority tree
-  // nghttp2's limit, 33 a second in the long run, ends connections of many clients whose hedged calls are cancelled.
-  constexpr std::uint64_t kNoLimit = 1'000'000'000;
-  nghttp2_option_set_stream_reset_rate_limit(options, kNoLimit, kNoLimit);
-  // gRPC libraries send metadata unchanged, including blanks at its ends.
-  nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation(options, 1);
-  const int made = nghttp2_session_server_new3(&session_, callbacks, this, options, session_memory());
-  nghttp2_session_callbacks_del(callbacks);
-  nghttp2_option_del(options);
-  if (made != 0) throw std::bad_alloc();
-  const std::vector<nghttp2_settings_entry> settings{
-      {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, limits.streams},
-      {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, limits.stream_window},
-      {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, limits.header_bytes},
+  const auto configure = [](nghttp2_session_callbacks* callbacks, nghttp2_option* options) {
+    nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, &on_begin_headers);
+    nghttp2_session_callbacks_set_on_header_callback(callbacks, &on_header);
+    nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, &on_frame);
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, &on_data);
+    nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &on_close);
+    nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, &on_sent);
+    nghttp2_option_set_no_auto_window_update(options, 1);
+    nghttp2_option_set_no_closed_streams(options, 1);  // they would be kept for their places in the priority tree
+    // nghttp2's limit, 33 a second in the long run, ends connections of many clients whose hedged calls are cancelled.
+    constexpr std::uint64_t kNoLimit = 1'000'000'000;
+    nghttp2_option_set_stream_reset_rate_limit(options, kNoLimit, kNoLimit);
+    // gRPC libraries send metadata unchanged, including blanks at its ends.
+    nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation(options, 1);
   };
-  nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings.data(), settings.size());
-  nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0,
-                                        static_cast<std::int32_t>(limits.connection_window));
+  start(&nghttp2_session_server_new3, this, configure,
+        {{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, limits.streams},
+         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, limits.stream_window},
+         {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, limits.header_bytes}},
+        limits.connection_window);
 }
 
-ServerSession::Impl::~Impl() {
+ServerSession::~ServerSession() {
   gone_ = true;
   while (!calls_.empty()) end(calls_.front(), false);  // nghttp2 does not close streams when it is deleted
-  nghttp2_session_del(session_);
 }
 
 // Frames of one call come in succession, and each of its headers separately.
-ServerSession::Impl::Call* ServerSession::Impl::find(std::int32_t stream) {
+ServerSession::Call* ServerSession::find(std::int32_t stream) {
   if (found_ != nullptr && found_->stream() == stream) return found_;
   auto* const call = static_cast<Call*>(nghttp2_session_get_stream_user_data(session_, stream));
   if (call != nullptr) found_ = call;
   return call;
 }
 
-void ServerSession::Impl::end(Call& call, bool finished) {
+void ServerSession::end(Call& call, bool finished) {
   if (found_ == &call) found_ = nullptr;
   std::list<Call> ending;
   ending.splice(ending.begin(), calls_, call.place);
   call.closed(finished);
 }
 
-bool ServerSession::Impl::feed(std::string_view bytes, TimeNs now) {
+bool ServerSession::feed(std::string_view bytes, TimeNs now) {
   now_ = now;
   if (const auto limit = meter_.feed(bytes, now); !limit.empty()) throw_out(limit);
   if (thrown_out_) return false;
-  const auto taken =
-      nghttp2_session_mem_recv(session_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+  const auto taken = receive(bytes);
   while (held_ > limits_.held_bytes && shed()) {
   }
   let_on();
@@ -88,17 +77,16 @@ bool ServerSession::Impl::feed(std::string_view bytes, TimeNs now) {
   return taken == static_cast<ssize_t>(bytes.size()) && !over();
 }
 
-bool ServerSession::Impl::output(std::string* out, std::size_t most) {
-  told_ = false;
+bool ServerSession::output(std::string* out, std::size_t most) {
   while (held_ > limits_.held_bytes && shed()) {
   }
-  const bool good = append_output(session_, out, most);
+  const bool good = Http2Session::output(out, most);
   let_on();
   return good;
 }
 
 // No further work is done for a client that leaves its answers unread.
-void ServerSession::Impl::let_on() {
+void ServerSession::let_on() {
   while (unread_ <= limits_.unread_bytes && !behind_.empty()) {
     Call* call = find(behind_.front());
     behind_.pop_front();
@@ -107,19 +95,19 @@ void ServerSession::Impl::let_on() {
 }
 
 // Shuts down in two steps: calls sent before the client has heard of it are served.
-void ServerSession::Impl::go_away() {
+void ServerSession::go_away() {
   if (std::exchange(draining_, true)) return;
   nghttp2_submit_shutdown_notice(session_);
   nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, kDrainPing.data());
   changed();
 }
 
-void ServerSession::Impl::ping() {
+void ServerSession::ping() {
   nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr);
   changed();
 }
 
-bool ServerSession::Impl::tick(TimeNs now) {
+bool ServerSession::tick(TimeNs now) {
   now_ = now;
   if (const auto limit = meter_.overdue(now); !limit.empty()) throw_out(limit);
   if (awaited_ != 0 || owing_ != 0) {
@@ -134,11 +122,13 @@ bool ServerSession::Impl::tick(TimeNs now) {
   return !thrown_out_;
 }
 
-bool ServerSession::Impl::waits_for_client() const {
+std::size_t ServerSession::calls() const { return calls_.size(); }
+
+bool ServerSession::waits_for_client() const {
   return std::ranges::all_of(calls_, [](const Call& call) { return call.waits_for_client(); });
 }
 
-bool ServerSession::Impl::shed() {
+bool ServerSession::shed() {
   Call* most = nullptr;
   for (Call& call : calls_) {
     if (most == nullptr || call.held() > most->held()) most = &call;
@@ -148,23 +138,17 @@ bool ServerSession::Impl::shed() {
   return true;
 }
 
-void ServerSession::Impl::throw_out(std::string_view limit) {
+void ServerSession::throw_out(std::string_view limit) {
   if (std::exchange(thrown_out_, true)) return;
   if (!std::exchange(calm_, true)) service_.offended(peer_, limit);
   nghttp2_session_terminate_session(session_, NGHTTP2_ENHANCE_YOUR_CALM);
   changed();
 }
 
-void ServerSession::Impl::changed() {
-  if (told_ || gone_ || nghttp2_session_want_write(session_) == 0) return;
-  told_ = true;
-  wants_to_send_();
-}
-
 // Streams opened only to be reset cost work without benefit. A client that cancels calls after waiting for them is
 // asked to move to another connection: its open calls end normally, as do those of other clients behind the same proxy.
 // A client still here at twice the limit is disconnected.
-void ServerSession::Impl::count_reset(bool at_once) {
+void ServerSession::count_reset(bool at_once) {
   if (now_ - counted_since_ > limits_.frames.span) {
     counted_since_ = now_;
     resets_ = opened_ = 0;
@@ -180,7 +164,7 @@ void ServerSession::Impl::count_reset(bool at_once) {
   go_away();
 }
 
-int ServerSession::Impl::on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
+int ServerSession::on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
   if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
   auto& calls = self(user).calls_;
   ++self(user).opened_;
@@ -193,16 +177,16 @@ int ServerSession::Impl::on_begin_headers(nghttp2_session* session, const nghttp
   return 0;
 }
 
-int ServerSession::Impl::on_header(nghttp2_session*, const nghttp2_frame* frame, const std::uint8_t* name,
-                                   std::size_t name_size, const std::uint8_t* value, std::size_t value_size,
-                                   std::uint8_t, void* user) {
+int ServerSession::on_header(nghttp2_session*, const nghttp2_frame* frame, const std::uint8_t* name,
+                             std::size_t name_size, const std::uint8_t* value, std::size_t value_size, std::uint8_t,
+                             void* user) {
   Call* call = self(user).find(frame->hd.stream_id);
   if (call == nullptr || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
   return call->header(text(name, name_size), text(value, value_size)) ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 }
 
-int ServerSession::Impl::on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user) {
-  Impl& session = self(user);
+int ServerSession::on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user) {
+  ServerSession& session = self(user);
   const bool answered = frame->hd.type == NGHTTP2_PING && (frame->hd.flags & NGHTTP2_FLAG_ACK) != 0;
   if (answered && session.draining_ && std::ranges::equal(frame->ping.opaque_data, kDrainPing)) {
     nghttp2_submit_goaway(session.session_, NGHTTP2_FLAG_NONE,
@@ -220,8 +204,8 @@ int ServerSession::Impl::on_frame(nghttp2_session*, const nghttp2_frame* frame, 
   return 0;
 }
 
-int ServerSession::Impl::on_data(nghttp2_session*, std::uint8_t, std::int32_t stream, const std::uint8_t* data,
-                                 std::size_t size, void* user) {
+int ServerSession::on_data(nghttp2_session*, std::uint8_t, std::int32_t stream, const std::uint8_t* data,
+                           std::size_t size, void* user) {
   if (Call* call = self(user).find(stream)) {
     call->data(text(data, size));
   } else {
@@ -230,12 +214,12 @@ int ServerSession::Impl::on_data(nghttp2_session*, std::uint8_t, std::int32_t st
   return 0;
 }
 
-ssize_t ServerSession::Impl::read_data(nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most,
-                                       std::uint32_t* flags, nghttp2_data_source* source, void*) {
-  return static_cast<Call*>(source->ptr)->read(out, most, flags);
+ssize_t ServerSession::read_data(nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most,
+                                 std::uint32_t* flags, nghttp2_data_source* source, void*) {
+  return static_cast<Answering*>(source->ptr)->read(out, most, flags);
 }
 
-int ServerSession::Impl::on_close(nghttp2_session* session, std::int32_t stream, std::uint32_t error, void* user) {
+int ServerSession::on_close(nghttp2_session* session, std::int32_t stream, std::uint32_t error, void* user) {
   Call* call = self(user).find(stream);
   if (call == nullptr) return 0;
   nghttp2_session_set_stream_user_data(session, stream, nullptr);
@@ -244,7 +228,7 @@ int ServerSession::Impl::on_close(nghttp2_session* session, std::int32_t stream,
 }
 
 // The client need not send the rest after an early answer.
-int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
+int ServerSession::on_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
   if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR && !self(user).calm_) {
     self(user).service_.offended(self(user).peer_,
                                  "HTTP/2: " + std::string(nghttp2_http2_strerror(frame->goaway.error_code)));
@@ -260,24 +244,5 @@ int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* 
   }
   return 0;
 }
-
-ServerSession::ServerSession(Service& service, const Limits& limits, Memory& memory, std::string peer,
-                             std::function<void()> wants_to_send)
-    : impl_(std::make_unique<Impl>(service, limits, memory, std::move(peer), std::move(wants_to_send))) {}
-ServerSession::~ServerSession() = default;
-bool ServerSession::feed(std::string_view bytes, TimeNs now) { return impl_->feed(bytes, now); }
-bool ServerSession::output(std::string* out, std::size_t most) { return impl_->output(out, most); }
-void ServerSession::go_away() { impl_->go_away(); }
-void ServerSession::ping() { impl_->ping(); }
-bool ServerSession::tick(TimeNs now) { return impl_->tick(now); }
-bool ServerSession::shed() { return impl_->shed(); }
-bool ServerSession::awaits() const { return impl_->awaits(); }
-bool ServerSession::greeted() const { return impl_->greeted(); }
-bool ServerSession::called() const { return impl_->called(); }
-std::size_t ServerSession::held() const { return impl_->held(); }
-bool ServerSession::owes() const { return impl_->owes(); }
-bool ServerSession::over() const { return impl_->over(); }
-std::size_t ServerSession::calls() const { return impl_->calls(); }
-bool ServerSession::waits_for_client() const { return impl_->waits_for_client(); }
 
 }  // namespace arlo::transport

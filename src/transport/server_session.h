@@ -1,4 +1,4 @@
-// One HTTP/2 connection of a gRPC server, as bytes in and bytes out: no sockets, no clock reads, no threads.
+// One HTTP/2 connection of a gRPC server.
 //
 // Calls are handed to a Service, which makes a CallHandler for each. The handler is notified of the call's messages, of
 // the end of the client's data, and last of the end of the call. Answers may be given at any time before that, also
@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +19,7 @@
 
 #include "base/time.h"
 #include "transport/frame_meter.h"
+#include "transport/http2.h"
 
 namespace arlo::transport {
 
@@ -99,7 +102,7 @@ class Service {
     then();
   }
   // The number of connections changed by this much.
-  virtual void connections(int /*change*/) {}
+  virtual void connected(int /*change*/) {}
   // A client exceeded a limit, and its call or its connection ends for it.
   virtual void offended(const std::string& /*peer*/, std::string_view /*limit*/) {}
 
@@ -107,44 +110,79 @@ class Service {
   ~Service() = default;
 };
 
-class ServerSession {
+class ServerSession final : public Http2Session {
  public:
-  // `wants_to_send`: output() has data; called again only after output() was called. `memory`: of all connections of a
-  // thread; it outlives this.
+  // `wants_to_send`: as in Http2Session. `memory`: of all connections of a thread; it outlives this.
   ServerSession(Service& service, const Limits& limits, Memory& memory, std::string peer,
                 std::function<void()> wants_to_send);
   ~ServerSession();
-  ServerSession(const ServerSession&) = delete;
-  ServerSession& operator=(const ServerSession&) = delete;
 
   // Takes received bytes. False: the connection is unusable once output() is sent.
   bool feed(std::string_view bytes, TimeNs now);
-  // Appends bytes to send, up to about `most`. False: it failed, close at once.
+  // As in Http2Session.
   bool output(std::string* out, std::size_t most);
   // Announces that no further calls are accepted; calls under way, and those sent before the client heard this, end
   // normally.
   void go_away();
   // Whether something awaited has a time limit: then call tick() regularly.
-  [[nodiscard]] bool awaits() const;
+  [[nodiscard]] bool awaits() const { return awaited_ != 0 || owing_ != 0 || meter_.within(); }
   // Ends calls that have taken too long. False as in feed().
   bool tick(TimeNs now);
   // Pings the client: its answer comes with feed().
   void ping();
-  [[nodiscard]] bool greeted() const;  // the client has sent the HTTP/2 preface and its settings
-  [[nodiscard]] bool called() const;   // its service has accepted at least one call
-  [[nodiscard]] std::size_t held() const;
-  [[nodiscard]] bool owes() const;  // answers that wait for the client
+  [[nodiscard]] bool greeted() const { return meter_.greeted(); }  // the client has sent the preface and its settings
+  [[nodiscard]] bool called() const { return called_; }            // its service has accepted at least one call
+  [[nodiscard]] std::size_t held() const { return held_; }
+  [[nodiscard]] bool owes() const { return owing_ != 0; }  // answers that wait for the client
   // Gives up the call that holds most. False: none holds anything.
   bool shed();
-  // Whether there is nothing more to read or write.
-  [[nodiscard]] bool over() const;
   [[nodiscard]] std::size_t calls() const;
   // Whether all its calls wait for the client.
   [[nodiscard]] bool waits_for_client() const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  class Answering;
+  class Call;
+
+  static ServerSession& self(void* user) { return *static_cast<ServerSession*>(user); }
+  static int on_begin_headers(nghttp2_session*, const nghttp2_frame* frame, void* user);
+  static int on_header(nghttp2_session*, const nghttp2_frame* frame, const std::uint8_t* name, std::size_t name_size,
+                       const std::uint8_t* value, std::size_t value_size, std::uint8_t flags, void* user);
+  static int on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user);
+  static int on_data(nghttp2_session*, std::uint8_t flags, std::int32_t stream, const std::uint8_t* data,
+                     std::size_t size, void* user);
+  static int on_close(nghttp2_session*, std::int32_t stream, std::uint32_t error, void* user);
+  static int on_sent(nghttp2_session*, const nghttp2_frame* frame, void* user);
+  static ssize_t read_data(nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most, std::uint32_t* flags,
+                           nghttp2_data_source* source, void*);
+
+  Call* find(std::int32_t stream);
+  void count_reset(bool at_once);
+  void throw_out(std::string_view limit);
+  void end(Call& call, bool finished);
+  void let_on();
+
+  Service& service_;
+  const Limits limits_;
+  TimeNs now_ = 0;
+  std::list<Call> calls_;  // open calls
+  Call* found_ = nullptr;  // the call found last
+  Memory& memory_;
+  const std::string peer_;
+  std::size_t held_ = 0;             // by the calls, in memory_.used
+  std::size_t owing_ = 0;            // calls with unread answers
+  std::size_t unread_ = 0;           // bytes of these answers
+  std::deque<std::int32_t> behind_;  // streams whose calls wait until unread_ falls, in order of arrival
+  std::size_t awaited_ = 0;          // calls with a time limit for the client's data
+  FrameMeter meter_;
+  bool called_ = false;
+  bool draining_ = false;
+  bool thrown_out_ = false;
+  bool calm_ = false;         // its offence has been reported
+  std::uint32_t resets_ = 0;  // since counted_since_
+  std::uint64_t cost_ = 0;    // of these resets, in tenths of an immediate one
+  std::uint32_t opened_ = 0;
+  TimeNs counted_since_ = 0;
 };
 
 }  // namespace arlo::transport

@@ -4,12 +4,37 @@
 #include <openssl/ssl.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
-#include "transport/tls.h"
-
 namespace arlo::transport {
+
+// TLS 1.2 and 1.3 by OpenSSL: for a server, with one protocol by ALPN and optional client certificates; for a client
+// that verifies its server.
+
+struct TlsFiles {
+  std::string certificate;  // PEM chain
+  std::string key;          // PEM
+  std::string client_ca;    // PEM; empty: clients need no certificate
+};
+
+using TlsContext = std::shared_ptr<SSL_CTX>;
+
+enum class Protocol : std::uint8_t { kHttp2, kHttp1 };
+
+// Throws std::invalid_argument that names the file and its error.
+TlsContext make_tls(const TlsFiles& files, Protocol protocol = Protocol::kHttp2);
+
+// Makes a client's context. `ca`: a PEM file of authorities; empty: the system's. Certificate and key of the client,
+// both or neither. Throws std::invalid_argument as make_tls.
+TlsContext make_client_tls(const std::string& ca, const std::string& certificate, const std::string& key);
+
+// Whether the certificate has expired.
+bool has_expired(const TlsContext& context);
+
+// The reason for the last failed operation of this thread, for people.
+std::string tls_error();
 
 inline constexpr std::size_t kBatch = 256 << 10;  // bytes written at a time
 inline constexpr int kReadsInTurn = 16;           // before the others have their turns

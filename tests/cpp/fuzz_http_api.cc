@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "gateway/desk/trace.h"
-#include "gateway/front/api/json_reader.h"
-#include "gateway/front/api/tasks.h"
+#include "gateway/front/api/fields.h"
+#include "gateway/front/api/task.h"
 #include "gateway/front/http/http_message.h"
 #include "http_api_models.h"
 
@@ -66,7 +66,7 @@ inference::ModelInferResponse answer_to(const inference::ModelInferRequest& requ
 
 void ask(ApiTask& task, const ModelSpec& model, const ApiBody& body, std::size_t each) {
   std::string said;
-  ApiAnswer made;
+  HttpAnswer made;
   inference::ModelInferRequest request;
   auto fault = task.read(body);
   if (!fault) fault = task.ask(model, kMostRows, &request);

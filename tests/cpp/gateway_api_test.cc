@@ -11,8 +11,8 @@
 #include <string>
 
 #include "gateway/desk/trace.h"
-#include "gateway/front/api/json_reader.h"
-#include "gateway/front/api/tasks.h"
+#include "gateway/front/api/fields.h"
+#include "gateway/front/api/task.h"
 #include "gateway/front/http/http_message.h"
 #include "http_api_models.h"
 
@@ -29,7 +29,7 @@ std::string repeated(const std::string& part, std::size_t count) {
 
 MaybeFault asked(ApiTask& task, const std::string& body, const ModelSpec& model) {
   inference::ModelInferRequest request;
-  ApiAnswer made;
+  HttpAnswer made;
   if (auto fault = task.read({.bytes = body, .json_size = {}})) return fault;
   if (auto fault = task.ask(model, kRows, &request)) return fault;
   return task.calls() ? MaybeFault() : task.write(model, {}, &made);

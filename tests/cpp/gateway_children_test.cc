@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "gateway_fixture.h"
+#include "rewrite/model.h"
 #include "rewrite/request.h"
 #include "rewrite/response.h"
-#include "rewrite/tensors.h"
 
 namespace arlo::gateway {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "gateway/front/http/http_message.h"
-#include "transport/address.h"
+#include "transport/listener.h"
 
 namespace arlo::gateway {
 namespace {
@@ -84,9 +84,9 @@ TEST(HttpMessage, ARequestHasOneHost) {
 }
 
 TEST(HttpMessage, AnAnswerSaysHowLongItIs) {
-  EXPECT_EQ(write_answer({503, "text/plain", "no\n"}, false, false),
+  EXPECT_EQ(write_answer({.body = "no\n", .type = "text/plain", .status = 503}, false, false),
             "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nno\n");
-  EXPECT_EQ(write_answer({200, "text/plain", "ok\n"}, true, true),
+  EXPECT_EQ(write_answer({.body = "ok\n", .type = "text/plain"}, true, true),
             "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\n");
 }
 

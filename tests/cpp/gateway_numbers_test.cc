@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "gateway/front/api/tasks.h"
+#include "gateway/front/api/task.h"
 #include "http_api_models.h"
-#include "rewrite/prompts.h"
+#include "rewrite/model.h"
 #include "rewrite/request.h"
 #include "rewrite/response.h"
 
@@ -24,7 +24,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Answered {
   MaybeFault fault;
-  ApiAnswer answer;
+  HttpAnswer answer;
   inference::ModelInferRequest request;
 };
 
@@ -245,7 +245,7 @@ TEST(Tokens, AreSpecialWhereTheyWereAdded) {
   const auto model = http_api_models()[0];
   const auto task = make_tei_tokenize();
   inference::ModelInferRequest request;
-  ApiAnswer answer;
+  HttpAnswer answer;
   ASSERT_FALSE(task->read({.bytes = R"({"inputs":"a [SEP] \u4e00 a"})", .json_size = {}}));
   ASSERT_FALSE(task->ask(*model, 64, &request));
   ASSERT_FALSE(task->write(*model, {}, &answer));

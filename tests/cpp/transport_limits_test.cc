@@ -13,6 +13,7 @@
 #include "transport/frame_meter.h"
 #include "transport/grpc_message.h"
 #include "transport/server_session.h"
+#include "transport_client.h"
 
 namespace arlo::transport {
 namespace {
@@ -187,79 +188,16 @@ class TransportLimits : public testing::Test {
  protected:
   void SetUp() override {
     server_ = std::make_unique<ServerSession>(keeper_, limits_, memory_, "peer", [] {});
-    nghttp2_session_callbacks* callbacks = nullptr;
-    nghttp2_session_callbacks_new(&callbacks);
-    nghttp2_session_callbacks_set_on_header_callback(
-        callbacks, [](nghttp2_session*, const nghttp2_frame*, const std::uint8_t* name, std::size_t name_size,
-                      const std::uint8_t* value, std::size_t value_size, std::uint8_t, void* user) {
-          if (std::string(reinterpret_cast<const char*>(name), name_size) == "grpc-status") {
-            static_cast<TransportLimits*>(user)->statuses_.emplace_back(reinterpret_cast<const char*>(value),
-                                                                        value_size);
-          }
-          return 0;
-        });
-    nghttp2_session_callbacks_set_on_stream_close_callback(
-        callbacks, [](nghttp2_session*, std::int32_t, std::uint32_t error, void* user) {
-          static_cast<TransportLimits*>(user)->errors_.push_back(error);
-          return 0;
-        });
-    nghttp2_session_client_new(&client_, callbacks, this);
-    nghttp2_session_callbacks_del(callbacks);
-    const nghttp2_settings_entry window{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
-    nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &window, 1);  // it takes no answers
+    client_ = std::make_unique<Client>(*server_, 0);  // it takes no answers
+    client_->now = kSecond;
     talk();
   }
-  void TearDown() override { nghttp2_session_del(client_); }
 
-  std::int32_t call(std::string_view path, std::string body, bool end) {
-    std::string names[] = {":method",         "POST",       ":scheme", "http",         ":path",
-                           std::string(path), ":authority", "a",       "content-type", "application/grpc",
-                           "grpc-encoding",   "deflate"};
-    std::vector<nghttp2_nv> fields;
-    for (std::size_t i = 0; i < std::size(names); i += 2) {
-      fields.push_back({reinterpret_cast<std::uint8_t*>(names[i].data()),
-                        reinterpret_cast<std::uint8_t*>(names[i + 1].data()), names[i].size(), names[i + 1].size(),
-                        NGHTTP2_NV_FLAG_NONE});
-    }
-    bodies_.push_back(std::make_unique<Body>(Body{std::move(body), end}));
-    nghttp2_data_provider provider{};
-    provider.source.ptr = bodies_.back().get();
-    provider.read_callback = [](nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most,
-                                std::uint32_t* flags, nghttp2_data_source* from, void*) -> ssize_t {
-      auto& left = *static_cast<Body*>(from->ptr);
-      const std::size_t some = std::min(most, left.bytes.size());
-      left.bytes.copy(reinterpret_cast<char*>(out), some);
-      left.bytes.erase(0, some);
-      if (left.bytes.empty() && left.end) *flags = NGHTTP2_DATA_FLAG_EOF;
-      return some == 0 && !left.end ? static_cast<ssize_t>(NGHTTP2_ERR_DEFERRED) : static_cast<ssize_t>(some);
-    };
-    return nghttp2_submit_request(client_, nullptr, fields.data(), fields.size(), &provider, nullptr);
+  std::int32_t call(const std::string& path, std::string body, bool end) {
+    return client_->call(path, std::move(body), end, {{"grpc-encoding", "deflate"}});
   }
-  void more(std::int32_t stream, std::size_t which, const std::string& bytes) {
-    bodies_[which]->bytes += bytes;
-    nghttp2_session_resume_data(client_, stream);
-  }
+  bool talk() { return client_->talk(); }
 
-  bool talk() {
-    bool good = true;
-    for (bool any = true; any;) {
-      any = false;
-      const std::uint8_t* data = nullptr;
-      for (ssize_t size = 0; (size = nghttp2_session_mem_send(client_, &data)) > 0; any = true) {
-        good = server_->feed({reinterpret_cast<const char*>(data), static_cast<std::size_t>(size)}, now_) && good;
-      }
-      std::string out;
-      EXPECT_TRUE(server_->output(&out, 1U << 20));
-      any = any || !out.empty();
-      nghttp2_session_mem_recv(client_, reinterpret_cast<const std::uint8_t*>(out.data()), out.size());
-    }
-    return good;
-  }
-
-  struct Body {
-    std::string bytes;
-    bool end;
-  };
   static Limits small() {
     Limits limits;
     limits.held_bytes = 10'000;
@@ -270,11 +208,7 @@ class TransportLimits : public testing::Test {
   Memory memory_;
   Keeper keeper_;
   std::unique_ptr<ServerSession> server_;
-  nghttp2_session* client_ = nullptr;
-  std::vector<std::unique_ptr<Body>> bodies_;
-  std::vector<std::string> statuses_;
-  std::vector<std::uint32_t> errors_;
-  TimeNs now_ = kSecond;
+  std::unique_ptr<Client> client_;
 };
 
 std::string message(std::size_t size) { return std::string(text_of(prefix_of(size))) + std::string(size, 'm'); }
@@ -284,11 +218,11 @@ TEST_F(TransportLimits, OfManyRequestsTheLargestIsGivenUp) {
   call("/b", message(6'000), true);
   call("/c", message(1'000), true);
   ASSERT_TRUE(talk());
-  EXPECT_TRUE(statuses_.empty());
+  EXPECT_TRUE(client_->statuses.empty());
   EXPECT_GE(memory_.used, 9'000U);
   call("/d", message(3'000), true);
   ASSERT_TRUE(talk());
-  EXPECT_EQ(statuses_, std::vector<std::string>{"8"});
+  EXPECT_EQ(client_->statuses, std::vector<std::string>{"8"});
   EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: bytes of requests and answers"});
   EXPECT_EQ(keeper_.ended, 1);
   server_.reset();
@@ -299,7 +233,7 @@ TEST_F(TransportLimits, PartsOfRequestsCount) {
   for (int i = 0; i < 4; ++i) call("/part", message(7'000).substr(0, 4'000), false);
   ASSERT_TRUE(talk());
   EXPECT_LE(server_->held(), 10'000U);
-  EXPECT_GE(statuses_.size(), 2U);
+  EXPECT_GE(client_->statuses.size(), 2U);
 }
 
 TEST_F(TransportLimits, AnswersThatAreNotTakenCount) {
@@ -311,7 +245,7 @@ TEST_F(TransportLimits, AnswersThatAreNotTakenCount) {
   }
   ASSERT_TRUE(talk());
   EXPECT_LE(server_->held(), 10'000U);
-  EXPECT_EQ(errors_, std::vector<std::uint32_t>(2, NGHTTP2_ENHANCE_YOUR_CALM));
+  EXPECT_EQ(client_->errors, std::vector<std::uint32_t>(2, NGHTTP2_ENHANCE_YOUR_CALM));
 }
 
 TEST_F(TransportLimits, WhatIsFreedCountsNoMore) {
@@ -319,7 +253,7 @@ TEST_F(TransportLimits, WhatIsFreedCountsNoMore) {
   ASSERT_TRUE(talk());
   for (std::size_t i = 0; i < 20; ++i) {
     keeper_.calls.front()->freed(4'000);
-    more(1, 0, message(4'000));
+    client_->more(1, 0, message(4'000));
     ASSERT_TRUE(talk());
   }
   EXPECT_EQ(keeper_.messages, 21);
@@ -330,7 +264,7 @@ TEST_F(TransportLimits, APausedStreamStopsItsClient) {
   call("/stream", message(10), false);
   ASSERT_TRUE(talk());
   keeper_.calls.front()->pause(true);
-  more(1, 0, message(100) + message(200));
+  client_->more(1, 0, message(100) + message(200));
   ASSERT_TRUE(talk());
   EXPECT_EQ(keeper_.messages, 1);
   keeper_.calls.front()->pause(false);
@@ -347,7 +281,7 @@ class TransportUnread : public TransportLimits {
   }
   void open_windows() {
     const nghttp2_settings_entry window{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 1 << 20};
-    nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &window, 1);
+    nghttp2_submit_settings(client_->session(), NGHTTP2_FLAG_NONE, &window, 1);
   }
 };
 
@@ -368,7 +302,7 @@ TEST_F(TransportUnread, WhatIsAskedNextWaitsUntilAnswersAreTaken) {
   for (std::size_t i = 1; i < 4; ++i) answer(i);
   keeper_.calls[4]->finish(0, "", {});
   ASSERT_TRUE(talk());
-  EXPECT_EQ(statuses_, std::vector<std::string>(5, "0"));
+  EXPECT_EQ(client_->statuses, std::vector<std::string>(5, "0"));
   EXPECT_EQ(server_->calls(), 0U);
 }
 
@@ -380,8 +314,8 @@ TEST_F(TransportUnread, ThoseThatWaitMayGo) {
   const auto gone = call("/b", message(100), true);
   call("/c", message(200), true);
   ASSERT_TRUE(talk());
-  nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, gone, NGHTTP2_CANCEL);
-  nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, 1, NGHTTP2_CANCEL);  // its answer waits for nobody now
+  client_->reset(gone);
+  client_->reset(1);  // its answer waits for nobody now
   ASSERT_TRUE(talk());
   EXPECT_EQ(keeper_.sizes, (std::vector<std::size_t>{10, 200}));
   EXPECT_EQ(keeper_.ended, 2);
@@ -397,10 +331,10 @@ TEST_F(TransportLimits, AnAnswerThatIsNotTakenInTime) {
   EXPECT_TRUE(server_->tick(10 * kSecond));
   EXPECT_TRUE(server_->tick(60 * kSecond));
   ASSERT_TRUE(talk());
-  EXPECT_TRUE(errors_.empty());
+  EXPECT_TRUE(client_->errors.empty());
   EXPECT_TRUE(server_->tick(71 * kSecond));
   ASSERT_TRUE(talk());
-  EXPECT_EQ(errors_, std::vector<std::uint32_t>{NGHTTP2_ENHANCE_YOUR_CALM});
+  EXPECT_EQ(client_->errors, std::vector<std::uint32_t>{NGHTTP2_ENHANCE_YOUR_CALM});
   EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: time for an answer"});
   EXPECT_FALSE(server_->owes());
 }
@@ -426,7 +360,7 @@ TEST_F(TransportAside, WhatSwellsIsOpenedAsideAndKeepsItsPlace) {
   call("/stream", deflated(1000) + deflated(1'000'000) + deflated(2000) + message(50), false);
   ASSERT_TRUE(talk());
   EXPECT_EQ(keeper_.sizes, std::vector<std::size_t>{1000});
-  more(1, 0, message(60));
+  client_->more(1, 0, message(60));
   ASSERT_TRUE(talk());
   ASSERT_EQ(keeper_.waiting.size(), 1U);
   EXPECT_GT(memory_.used, 1000U);
@@ -451,7 +385,7 @@ TEST_F(TransportAside, WhatIsLargeIsPutTogetherAsideAndKeepsItsPlace) {
 TEST_F(TransportAside, ACallThatEndsMeanwhile) {
   const auto stream = call("/a", deflated(1'000'000), true);
   ASSERT_TRUE(talk());
-  nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
+  client_->reset(stream);
   ASSERT_TRUE(talk());
   EXPECT_EQ(keeper_.ended, 1);
   EXPECT_EQ(memory_.used, 0U);
@@ -468,25 +402,25 @@ TEST_F(TransportLimits, ARequestThatIsNotWholeInTime) {
   EXPECT_TRUE(server_->awaits());
   EXPECT_TRUE(server_->tick(60 * kSecond));
   ASSERT_TRUE(talk());
-  EXPECT_TRUE(statuses_.empty());
+  EXPECT_TRUE(client_->statuses.empty());
   EXPECT_TRUE(server_->tick(62 * kSecond));
   ASSERT_TRUE(talk());
-  EXPECT_EQ(statuses_, (std::vector<std::string>{"4", "4"}));
+  EXPECT_EQ(client_->statuses, (std::vector<std::string>{"4", "4"}));
   EXPECT_FALSE(server_->awaits());
-  now_ = 62 * kSecond;
-  more(7, 3, message(100).substr(0, 10));  // now it is within one
+  client_->now = 62 * kSecond;
+  client_->more(7, 3, message(100).substr(0, 10));  // now it is within one
   ASSERT_TRUE(talk());
   EXPECT_TRUE(server_->awaits());
   EXPECT_TRUE(server_->tick(123 * kSecond));
   ASSERT_TRUE(talk());
-  EXPECT_EQ(statuses_.size(), 3U);
+  EXPECT_EQ(client_->statuses.size(), 3U);
 }
 
 TEST_F(TransportLimits, ResetsOfMostCallsEndTheConnection) {
   for (int i = 0; i < 1'200; ++i) {
     const auto stream = call("/a", message(10), true);
     talk();
-    nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
+    client_->reset(stream);
     if (!talk()) break;
   }
   EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: resets"});
@@ -496,8 +430,8 @@ TEST_F(TransportLimits, ResetsOfCallsThatRanForAWhileDoNot) {
   for (int i = 0; i < 3'000; ++i) {
     const auto stream = call("/a", message(10), true);
     ASSERT_TRUE(talk());
-    now_ += 20'000'000;
-    nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
+    client_->now += 20'000'000;
+    client_->reset(stream);
     ASSERT_TRUE(talk());
   }
   EXPECT_TRUE(keeper_.said.empty());
@@ -509,7 +443,7 @@ TEST_F(TransportLimits, ResetsNowAndThenDoNot) {
     ASSERT_TRUE(talk());
     ASSERT_EQ(keeper_.calls.size(), static_cast<std::size_t>(i) + 1);
     if (i % 3 == 0) {
-      nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
+      client_->reset(stream);
       ASSERT_TRUE(talk());
     } else {
       keeper_.calls.back()->finish(0, "", {});
@@ -520,7 +454,7 @@ TEST_F(TransportLimits, ResetsNowAndThenDoNot) {
 
 TEST_F(TransportLimits, AFloodEndsTheConnection) {
   bool good = true;
-  for (int i = 0; i < 2'000 && good; ++i) good = server_->feed(frame(kPing, 0, 0, "12345678"), now_);
+  for (int i = 0; i < 2'000 && good; ++i) good = server_->feed(frame(kPing, 0, 0, "12345678"), client_->now);
   EXPECT_FALSE(good);
   EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: pings and settings"});
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "transport/grpc_message.h"
-#include "transport/inflate.h"
 
 namespace arlo::transport {
 namespace {

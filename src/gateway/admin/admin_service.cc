@@ -204,7 +204,7 @@ class AdminServer::Port final : private transport::Service {
     if (fault) done(std::move(fault));
   }
 
-  void connections(int change) override { connections_ += change; }
+  void connected(int change) override { connections_ += change; }
   void offended(const std::string& peer, std::string_view limit) override {
     log_some(LogLevel::kWarning, "client_over_limit", {{"client", peer}, {"limit", limit}});
   }

@@ -10,7 +10,6 @@
 #include <thread>
 #include <unordered_map>
 
-#include "transport/aside.h"
 #include "transport/channel.h"
 #include "transport/loop.h"
 

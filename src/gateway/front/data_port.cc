@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <future>
-#include <optional>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -14,10 +11,8 @@
 #include "gateway/config.h"
 #include "gateway/front/encode.h"
 #include "gateway/front/infer_call.h"
-#include "gateway/front/stream.h"
 #include "gateway/front/unary.h"
 #include "gateway/log.h"
-#include "transport/listener.h"
 #include "transport/server.h"
 
 namespace arlo::gateway {
@@ -90,23 +85,20 @@ transport::ServerOptions options_of(const v1::GatewayConfig& config, std::size_t
   return options;
 }
 
-}  // namespace
-
-// The part of the port on one lane; used only by its thread.
-class DataPort::OnLane final : public transport::Service, private transport::Loop::Timer {
+class OnDataPort final : public Port::Part, public transport::Service, private transport::Loop::Timer {
  public:
-  OnLane(DataService& service, Lane& lane, const transport::ServerOptions& options)
+  OnDataPort(DataService& service, Lane& lane, const transport::ServerOptions& options)
       : service_(service), lane_(lane), server_(lane.loop(), *this, options) {
     due();
   }
-  ~OnLane() { lane_.loop().clear(*this); }
-  OnLane(const OnLane&) = delete;
-  OnLane& operator=(const OnLane&) = delete;
+  ~OnDataPort() override { lane_.loop().clear(*this); }
+  OnDataPort(const OnDataPort&) = delete;
+  OnDataPort& operator=(const OnDataPort&) = delete;
 
   std::unique_ptr<transport::CallHandler> begin(transport::ServerCall& call) override {
-    if (call.path() == "/inference.GRPCInferenceService/ModelInfer") return InferCall::begin(service_, lane_, call);
+    if (call.path() == "/inference.GRPCInferenceService/ModelInfer") return infer_call(service_, lane_, call);
     if (call.path() == "/inference.GRPCInferenceService/ModelStreamInfer") {
-      return StreamCall::begin(service_, lane_, streams_, call);
+      return stream_call(service_, lane_, streams_, call);
     }
     const auto* method = service_.method(call.path());
     if (method == nullptr) return nullptr;
@@ -115,21 +107,20 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
   void aside(const void* client, const std::function<void()>& work, const std::function<void()>& then) override {
     lane_.aside(Lane::kHuge + 1).run(client, work, then);  // it may grow to any size
   }
-  void connections(int change) override { service_.usage().connections(change); }
+  void connected(int change) override { service_.usage().connections(change); }
   void offended(const std::string& peer, std::string_view limit) override {
     service_.usage().over_limit(limit);
     log_some(LogLevel::kWarning, "client_over_limit", {{"client", peer}, {"limit", limit}});
   }
 
-  void listen(int fd, std::function<void(int)> take, std::function<void()> run_out) {
-    listener_.emplace(lane_.loop(), fd, std::move(take), std::move(run_out));
-  }
-  void drain() {
-    listener_.reset();
-    for (auto* stream : StreamCall::Open(streams_)) stream->close();
+  void adopt(int fd) override { server_.adopt(fd); }
+  void run_out() override { server_.run_out(); }
+  void drain() override {
+    for (auto* stream : OpenStreams(streams_)) stream->close();
     server_.drain();
   }
-  [[nodiscard]] transport::Server& server() { return server_; }
+  void close_all() override { server_.close_all(); }
+  [[nodiscard]] std::size_t connections() const override { return server_.connections(); }
 
  private:
   // Returns memory that clients no longer hold to the system; the allocator would keep it.
@@ -144,66 +135,33 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
 
   DataService& service_;
   Lane& lane_;
-  StreamCall::Open streams_;
+  OpenStreams streams_;
   transport::Server server_;
-  std::optional<transport::Listener> listener_;
 };
 
+}  // namespace
+
 DataPort::DataPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes)
-    : service_(service), lanes_(lanes) {
-  const auto options = options_of(config, lanes.size());
-  transport::Listening listening;
-  try {
-    listening = transport::listen_on(config.grpc_address());
-  } catch (const std::runtime_error& error) {
-    throw std::invalid_argument("grpc_address '" + config.grpc_address() + "' cannot be served: " + error.what());
-  }
-  address_ = listening.address;
-  for (const auto& lane : lanes_) parts_.push_back(std::make_unique<OnLane>(service, *lane, options));
-  // Lanes take turns, because connections last and carry about the same load each.
-  parts_.front()->listen(
-      listening.fd,
-      [this](int fd) {
-        const std::size_t at = next_++ % lanes_.size();
-        lanes_[at]->loop().run_here([part = parts_[at].get(), fd] { part->server().adopt(fd); });
-      },
-      [this] {
-        for (std::size_t i = 0; i < lanes_.size(); ++i) {
-          lanes_[i]->loop().run_here([part = parts_[i].get()] { part->server().run_out(); });
-        }
-      });
-}
-
-DataPort::~DataPort() = default;
-
-std::size_t DataPort::connections() {
-  std::size_t all = 0;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    std::promise<std::size_t> said;
-    lanes_[i]->loop().run_here([&] { said.set_value(parts_[i]->server().connections()); });
-    all += said.get_future().get();
-  }
-  return all;
-}
+    : service_(service),
+      port_("grpc_address", config.grpc_address(), lanes,
+            [&service, options = options_of(config, lanes.size())](Lane& lane) {
+              return std::make_unique<OnDataPort>(service, lane, options);
+            }) {}
 
 void DataPort::drain(std::chrono::milliseconds patience, const std::function<void()>& cut) {
   using Clock = std::chrono::steady_clock;
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    lanes_[i]->loop().run_here([part = parts_[i].get()] { part->drain(); });
-  }
+  port_.drain();
   const auto end = Clock::now() + patience;
   auto busy = Clock::now();  // time of the last call
   while (Clock::now() < end && Clock::now() - busy < kLastWords) {
     if (service_.open_calls() != 0) {
       busy = Clock::now();
-    } else if (connections() == 0) {
+    } else if (port_.connections() == 0) {
       break;
     }
     std::this_thread::sleep_for(kLook);
   }
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    lanes_[i]->loop().run_here([part = parts_[i].get()] { part->server().close_all(); });
-  }
+  port_.close_all();
   cut();
   while (service_.open_calls() != 0) std::this_thread::sleep_for(kLook);
 }

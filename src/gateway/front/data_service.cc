@@ -170,11 +170,6 @@ MaybeFault DataService::bind_here(bool streamed, Call* call) const {
   return {};
 }
 
-void DataService::let_help(const std::shared_ptr<text::Job>& job, std::uint64_t client, TimeNs deadline, Lane& lane,
-                           std::function<void()> then) const {
-  helpers_.run(job, client, deadline, lane.loop(), std::move(then));
-}
-
 void DataService::trace(const Call& call, const Fault& fault) const {
   if (call.trace != nullptr) tracer_.ended(call, fault, now_ns());
 }

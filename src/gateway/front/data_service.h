@@ -46,10 +46,8 @@ class DataService {
   // fault, or the call is ready for submit() of its router. The call must live until then. UNAVAILABLE if the call
   // needs a helper's job: call again when the job is done.
   void bind(bool streamed, Call* call, std::function<void(const MaybeFault&)> then) const;
-  // Lets a helper do a wanted job, then runs `then` on the lane. Called on the lane's thread, where no job is dropped
-  // meanwhile.
-  void let_help(const std::shared_ptr<text::Job>& job, std::uint64_t client, TimeNs deadline, Lane& lane,
-                std::function<void()> then) const;
+  // For a wanted job; called on the lane's thread, where no job is dropped meanwhile.
+  [[nodiscard]] TextHelpers& helpers() const { return helpers_; }
   // The client's identity for fairness: its authorization header, or else the connection.
   [[nodiscard]] std::uint64_t client_of(const Context& context) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
@@ -57,23 +55,12 @@ class DataService {
   void trace(const Call& call, const Fault& fault) const;
   // Books a request refused before it had rows, for its model, if it named one.
   void count_refused(const Call& call, const Fault& fault) const;
-  [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
-  [[nodiscard]] std::size_t max_rows() const { return config_.max_rows(); }
+  [[nodiscard]] const v1::GatewayConfig& config() const { return config_; }
 
-  // Finds the model and its router by name and version, or returns the fault; with a context, checks its permission.
-  MaybeFault find_model(const Context& context, std::string_view name, std::string_view version, Router** router,
-                        std::shared_ptr<const ModelSpec>* model) const {
-    if (auto fault = authorize(context)) return fault;
-    return find_model(name, version, router, model);
-  }
+  // Finds the model and its router by name and version, or returns the fault.
   MaybeFault find_model(std::string_view name, std::string_view version, Router** router,
                         std::shared_ptr<const ModelSpec>* model) const;
   [[nodiscard]] const Models& models() const { return models_; }
-
-  [[nodiscard]] const auto& aliases() const { return config_.aliases(); }
-
-  // Whether long texts are truncated if the request does not decide.
-  [[nodiscard]] bool auto_truncate() const { return config_.auto_truncate(); }
 
   // A method with ordinary messages: takes a request as bytes, and writes the response.
   using Method = std::function<MaybeFault(const Context&, const std::string& request, std::string* response)>;
@@ -85,7 +72,19 @@ class DataService {
 
  private:
   MaybeFault bind_here(bool streamed, Call* call) const;
+  struct Asked {
+    Router* router = nullptr;
+    std::shared_ptr<const ModelSpec> model;
+  };
+  // Finds the model of a request with a name and a version, if the context has the permission.
+  template <class Request>
+  MaybeFault find_model(const Context& context, const Request& request, Asked* out) const {
+    if (auto fault = authorize(context)) return fault;
+    return find_model(request.name(), request.version(), &out->router, &out->model);
+  }
   void add_methods();
+  template <class Request, class Response, class Handle>
+  void add(Handle handle);
   // Whether the configuration makes it bulk: by its token, or by its path if the request names no class.
   [[nodiscard]] bool bulk_by_rule(const Context& context, const InferRequest& request) const;
   Models& models_;

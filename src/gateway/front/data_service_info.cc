@@ -11,7 +11,8 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr const char* kVersion = "1";
+constexpr const char* kOnlyVersion = "1";
+const std::string kService = "/inference.GRPCInferenceService/";
 
 constexpr const char* kNoSharedMemory =
     "shared memory is not supported: the gateway and the workers need not be on the client's machine; send tensors in "
@@ -32,7 +33,7 @@ void add_statistics(const Models::Served& served, inference::ModelStatistics* ou
   served.router->stats(served.name, &stats);
   const auto histograms = served.router->histograms(served.name);
   out->set_name(stats.model());
-  out->set_version(kVersion);
+  out->set_version(kOnlyVersion);
   const auto answered = stats.outcomes().on_time() + stats.outcomes().late();
   out->set_inference_count(answered);
   out->set_execution_count(answered);
@@ -50,60 +51,53 @@ void add_statistics(const Models::Served& served, inference::ModelStatistics* ou
   set(inference_stats->mutable_compute_infer(), answered, histograms.execute.sum_s());
 }
 
-// The requested model, or all models.
-struct Asked {
-  Router* router = nullptr;
-  std::shared_ptr<const ModelSpec> model;
+// An input or output as clients see it; `dims` without the rows.
+struct Shown {
+  std::string_view name, datatype;
+  std::vector<std::int64_t> dims;
+  bool optional = false;
 };
 
-std::vector<OutputSpec> visible(const ModelSpec& model) {
-  std::vector<OutputSpec> outputs;
-  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
-    if ((model.inner >> i & 1) != 0) continue;
-    outputs.push_back(model.outputs[i]);
-    if (model.flow == nullptr && model.cut_to() != 0 && model.vector_output(false) == static_cast<int>(i))
-      outputs.back().dims = {model.cut_to()};
+std::vector<Shown> inputs_of(const ModelSpec& model) {
+  std::vector<Shown> all;
+  for (const auto& input : model.inputs) {
+    if (!model.wordings.empty()) break;  // a cascade whose stages have different vocabularies takes text
+    // The input `task` is set by the parameter of that name.
+    const bool task = model.task >= 0 && &input == &model.inputs[static_cast<std::size_t>(model.task)];
+    all.push_back({input.name, input.datatype, input.dims, input.optional || input.role == Role::kMask || task});
+    if (input.role != Role::kTensor) all.back().dims = {-1};
   }
-  return outputs;
+  if (!model.takes_text()) return all;
+  all.push_back({kText, "BYTES", {1}, model.wordings.empty()});
+  if (model.flow == nullptr) all.push_back({kTextPair, "BYTES", {1}, true});
+  return all;
 }
 
-// Token ids and their companion inputs; empty for a cascade whose stages have different vocabularies, which takes text.
-const std::vector<InputSpec>& tokens_of(const ModelSpec& model) {
-  static const std::vector<InputSpec> none;
-  return model.wordings.empty() ? model.inputs : none;
-}
-
-// Inputs that replace all others.
-std::vector<std::string_view> texts_of(const ModelSpec& model) {
-  if (!model.takes_text()) return {};
-  if (model.flow != nullptr) return {kText};
-  return {kText, kTextPair};
+std::vector<Shown> outputs_of(const ModelSpec& model) {
+  std::vector<Shown> all;
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    const auto& output = model.outputs[i];
+    if ((model.inner >> i & 1) != 0) continue;
+    auto& shown = all.emplace_back(Shown{output.name, output.datatype, output.dims});
+    const bool cut = model.flow == nullptr && model.cut_to() != 0 && model.vector_output(false) == static_cast<int>(i);
+    if (cut) shown.dims = {model.cut_to()};
+    if (output.token_level) shown.dims.insert(shown.dims.begin(), -1);
+  }
+  return all;
 }
 
 void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
   response->set_name(model.name);
-  response->add_versions(kVersion);
+  response->add_versions(kOnlyVersion);
   response->set_platform("arlo");
-  const auto add = [](auto* tensor, std::string_view name, const std::string& datatype, bool of_tokens,
-                      const std::vector<std::int64_t>& dims) {
-    tensor->set_name(std::string(name));
-    tensor->set_datatype(datatype);
+  const auto add = [](auto* tensor, const Shown& shown) {
+    tensor->set_name(std::string(shown.name));
+    tensor->set_datatype(std::string(shown.datatype));
     tensor->add_shape(-1);
-    if (of_tokens) tensor->add_shape(-1);
-    for (const auto dim : dims) tensor->add_shape(dim);
+    for (const auto dim : shown.dims) tensor->add_shape(dim);
   };
-  for (const auto& input : tokens_of(model)) {
-    add(response->add_inputs(), input.name, input.datatype, input.role != Role::kTensor, input.dims);
-  }
-  for (const auto name : texts_of(model)) add(response->add_inputs(), name, "BYTES", false, {1});
-  for (const auto& output : visible(model)) {
-    add(response->add_outputs(), output.name, output.datatype, output.token_level, output.dims);
-  }
-}
-
-// The input set by the parameter `task`; null: there is none.
-const InputSpec* task_of(const ModelSpec& model) {
-  return model.task < 0 ? nullptr : &model.inputs[static_cast<std::size_t>(model.task)];
+  for (const auto& input : inputs_of(model)) add(response->add_inputs(), input);
+  for (const auto& output : outputs_of(model)) add(response->add_outputs(), output);
 }
 
 void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig* config) {
@@ -111,28 +105,23 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
   config->set_platform("arlo");
   config->set_backend("arlo");
   config->set_max_batch_size(static_cast<std::int32_t>(max_rows));
-  const auto add = [](auto* tensor, std::string_view name, const std::string& datatype, bool of_tokens,
-                      const std::vector<std::int64_t>& dims) {
-    tensor->set_name(std::string(name));
-    tensor->set_data_type(triton_type(datatype));
-    if (of_tokens) tensor->add_dims(-1);
-    for (const auto dim : dims) tensor->add_dims(dim);
-    return tensor;
+  const auto add = [](auto* tensor, const Shown& shown) {
+    tensor->set_name(std::string(shown.name));
+    tensor->set_data_type(triton_type(std::string(shown.datatype)));
+    for (const auto dim : shown.dims) tensor->add_dims(dim);
   };
-  for (const auto& input : tokens_of(model)) {
-    add(config->add_input(), input.name, input.datatype, input.role != Role::kTensor, input.dims)
-        ->set_optional(input.optional || input.role == Role::kMask || &input == task_of(model));
+  for (const auto& input : inputs_of(model)) {
+    auto* const tensor = config->add_input();
+    add(tensor, input);
+    tensor->set_optional(input.optional);
   }
-  for (const auto name : texts_of(model)) {
-    add(config->add_input(), name, "BYTES", false, {1})->set_optional(model.wordings.empty() || name == kTextPair);
-  }
-  std::string token_level;
-  for (const auto& output : visible(model)) {
-    add(config->add_output(), output.name, output.datatype, output.token_level, output.dims);
-    if (output.token_level) token_level += (token_level.empty() ? "" : ",") + output.name;
-  }
+  for (const auto& output : outputs_of(model)) add(config->add_output(), output);
   auto& parameters = *config->mutable_parameters();
-  parameters["token_level_outputs"].set_string_value(token_level);
+  auto& token_level = *parameters["token_level_outputs"].mutable_string_value();
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    if (!model.outputs[i].token_level || (model.inner >> i & 1) != 0) continue;
+    token_level += (token_level.empty() ? "" : ",") + model.outputs[i].name;
+  }
   if (model.cascade != nullptr && !model.cascade->labels.empty()) {
     parameters["labels"].set_string_value(nlohmann::json(model.cascade->labels).dump());
   }
@@ -170,91 +159,88 @@ DataService::Method refused(const char* why) {
 
 }  // namespace
 
+// Adds a method of GRPCInferenceService, named by its request.
+template <class Request, class Response, class Handle>
+void DataService::add(Handle handle) {
+  std::string name(Request::descriptor()->name());
+  name.resize(name.size() - std::string_view("Request").size());
+  methods_.emplace(kService + name, of<Request, Response>(std::move(handle)));
+}
+
 void DataService::add_methods() {
   using namespace inference;  // NOLINT(google-build-using-namespace): the messages of the service
-  const auto add = [this](const std::string& name, Method method) {
-    methods_.emplace("/inference.GRPCInferenceService/" + name, std::move(method));
-  };
-  add("ServerLive",
-      of<ServerLiveRequest, ServerLiveResponse>([this](const Context& context, const auto&, auto* response) {
-        response->set_live(true);
-        return authorize(context);
-      }));
-  add("ServerReady",
-      of<ServerReadyRequest, ServerReadyResponse>([this](const Context& context, const auto&, auto* response) {
-        response->set_ready(models_.ready());
-        return authorize(context);
-      }));
-  add("ModelReady",
-      of<ModelReadyRequest, ModelReadyResponse>([this](const Context& context, const auto& request, auto* response) {
-        Asked asked;
-        auto fault = find_model(context, request.name(), request.version(), &asked.router, &asked.model);
-        response->set_ready(!fault && asked.router->ready(asked.model->name));
-        if (fault && fault->code != Code::kUnauthenticated) fault.reset();  // as Triton: an unknown one is not ready
+  add<ServerLiveRequest, ServerLiveResponse>([this](const Context& context, const auto&, auto* response) {
+    response->set_live(true);
+    return authorize(context);
+  });
+  add<ServerReadyRequest, ServerReadyResponse>([this](const Context& context, const auto&, auto* response) {
+    response->set_ready(models_.ready());
+    return authorize(context);
+  });
+  add<ServerMetadataRequest, ServerMetadataResponse>([this](const Context& context, const auto&, auto* response) {
+    response->set_name("arlo");
+    response->set_version(kServerVersion);
+    return authorize(context);
+  });
+  add<ModelReadyRequest, ModelReadyResponse>([this](const Context& context, const auto& request, auto* response) {
+    Asked asked;
+    auto fault = find_model(context, request, &asked);
+    response->set_ready(!fault && asked.router->ready(asked.model->name));
+    if (fault && fault->code != Code::kUnauthenticated) fault.reset();  // as Triton: an unknown one is not ready
+    return fault;
+  });
+  add<ModelMetadataRequest, ModelMetadataResponse>([this](const Context& context, const auto& request, auto* response) {
+    Asked asked;
+    auto fault = find_model(context, request, &asked);
+    if (!fault) fill(*asked.model, response);
+    return fault;
+  });
+  add<ModelConfigRequest, ModelConfigResponse>([this](const Context& context, const auto& request, auto* response) {
+    Asked asked;
+    auto fault = find_model(context, request, &asked);
+    if (!fault) fill(*asked.model, limits_.max_rows, response->mutable_config());
+    return fault;
+  });
+  add<ModelStatisticsRequest, ModelStatisticsResponse>(
+      [this](const Context& context, const auto& request, auto* response) {
+        MaybeFault fault;
+        std::vector<Models::Served> served;
+        if (request.name().empty()) {  // all models
+          fault = authorize(context);
+          served = models_.served();
+          if (!fault && served.empty()) fault = Fault{Code::kUnavailable, "the gateway has no deployment yet"};
+        } else {
+          Asked asked;
+          fault = find_model(context, request, &asked);
+          if (!fault) served.push_back({asked.model->name, asked.router});
+        }
+        for (const auto& one : served) {
+          if (!fault && !one.stage) add_statistics(one, response->add_model_stats());
+        }
         return fault;
-      }));
-  add("ServerMetadata",
-      of<ServerMetadataRequest, ServerMetadataResponse>([this](const Context& context, const auto&, auto* response) {
-        response->set_name("arlo");
-        response->set_version(kServerVersion);
-        return authorize(context);
-      }));
-  add("ModelMetadata", of<ModelMetadataRequest, ModelMetadataResponse>([this](const Context& context,
-                                                                              const auto& request, auto* response) {
-        Asked asked;
-        auto fault = find_model(context, request.name(), request.version(), &asked.router, &asked.model);
-        if (!fault) fill(*asked.model, response);
+      });
+  add<RepositoryIndexRequest, RepositoryIndexResponse>(
+      [this](const Context& context, const auto& request, auto* response) {
+        auto fault = authorize(context);
+        if (fault) return fault;
+        for (const auto& [name, router, stage] : models_.served()) {
+          const bool ready = router->ready(name);
+          if (stage || (request.ready() && !ready)) continue;
+          auto* index = response->add_models();
+          index->set_name(name);
+          index->set_version(kOnlyVersion);
+          index->set_state(ready ? "READY" : "UNAVAILABLE");
+        }
         return fault;
-      }));
-  add("ModelConfig",
-      of<ModelConfigRequest, ModelConfigResponse>([this](const Context& context, const auto& request, auto* response) {
-        Asked asked;
-        auto fault = find_model(context, request.name(), request.version(), &asked.router, &asked.model);
-        if (!fault) fill(*asked.model, limits_.max_rows, response->mutable_config());
-        return fault;
-      }));
-  add("ModelStatistics", of<ModelStatisticsRequest, ModelStatisticsResponse>(
-                             [this](const Context& context, const auto& request, auto* response) -> MaybeFault {
-                               std::vector<Models::Served> served;
-                               if (request.name().empty()) {  // all models
-                                 if (auto fault = authorize(context)) return fault;
-                                 served = models_.served();
-                                 if (served.empty())
-                                   return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
-                               } else {
-                                 std::shared_ptr<const ModelSpec> model;
-                                 served.push_back({request.name(), nullptr});
-                                 auto fault = find_model(context, request.name(), request.version(),
-                                                         &served.front().router, &model);
-                                 if (fault) return fault;
-                                 served.front().name = model->name;
-                               }
-                               for (const auto& one : served) {
-                                 if (!one.stage) add_statistics(one, response->add_model_stats());
-                               }
-                               return {};
-                             }));
-  add("RepositoryIndex", of<RepositoryIndexRequest, RepositoryIndexResponse>(
-                             [this](const Context& context, const auto& request, auto* response) {
-                               auto fault = authorize(context);
-                               if (fault) return fault;
-                               for (const auto& [name, router, stage] : models_.served()) {
-                                 if (stage) continue;
-                                 const bool ready = router->ready(name);
-                                 if (request.ready() && !ready) continue;
-                                 auto* index = response->add_models();
-                                 index->set_name(name);
-                                 index->set_version(kVersion);
-                                 index->set_state(ready ? "READY" : "UNAVAILABLE");
-                               }
-                               return fault;
-                             }));
-  for (const char* name : {"RepositoryModelLoad", "RepositoryModelUnload"}) add(name, refused(kNoRepositoryControl));
+      });
+  for (const char* name : {"RepositoryModelLoad", "RepositoryModelUnload"})
+    methods_.emplace(kService + std::string(name), refused(kNoRepositoryControl));
   for (const char* name : {"SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
                            "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"}) {
-    add(name, refused(kNoSharedMemory));
+    methods_.emplace(kService + std::string(name), refused(kNoSharedMemory));
   }
-  for (const char* name : {"TraceSetting", "LogSettings"}) add(name, refused(kNoSettings));
+  for (const char* name : {"TraceSetting", "LogSettings"})
+    methods_.emplace(kService + std::string(name), refused(kNoSettings));
 
   // SERVING while the gateway is ready. Needs no token, because probes carry none.
   using grpc::health::v1::HealthCheckRequest;

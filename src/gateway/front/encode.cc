@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "gateway/fleet/lane.h"
 #include "kserve.h"
 #include "rewrite/response.h"
+#include "rewrite/spec.h"
 
 namespace arlo::gateway {
 namespace {
@@ -66,94 +69,69 @@ void forget_bodies(Call& call) {
   }
 }
 
-MaybeFault encode(const Call& call, const std::vector<RowResponse>& rows, const Timing& timing, bool streamed,
-                  std::uint64_t max_bytes, std::string* out) {
-  ResponsePlan plan;
-  if (auto fault = plan.build(*call.model, call.request, rows, timing, streamed)) return fault;
-
+// Writes the plan; on a stream, wrapped in a ModelStreamInferResponse.
+MaybeFault write_plan(const ResponsePlan& plan, bool streamed, std::uint64_t max_bytes, std::string* out) {
   constexpr std::uint32_t kInferResponse = 2;  // in ModelStreamInferResponse
-  char prefix[16];
-  wire::Writer writer(prefix);
-  if (streamed) writer.header(kInferResponse, plan.size());
-  const std::string_view head(prefix, static_cast<std::size_t>(writer.at() - prefix));
-  if (head.size() + plan.size() > max_bytes) {
-    return answer_too_large(head.size() + plan.size(), max_bytes);
-  }
-  out->reserve(head.size() + plan.size());
-  out->append(head).resize(head.size() + plan.size());
-  plan.write(out->data() + head.size());
+  const std::size_t size = plan.size();
+  const std::size_t head = streamed ? wire::field_size(size) - size : 0;
+  if (head + size > max_bytes) return answer_too_large(head + size, max_bytes);
+  out->resize(head + size);
+  wire::Writer writer(out->data());
+  if (streamed) writer.header(kInferResponse, size);
+  plan.write(writer.at());
   return {};
 }
 
-// Encodes a pipeline's answers of all rows, stage by stage, in the order of their ways.
+// Plans a pipeline's answers of all rows, stage by stage, in the order of their ways.
 class FlowEncoder {
  public:
-  explicit FlowEncoder(Call& call) : call_(call), flow_(*call.model->flow) {
-    for (auto& row : call.rows) {
-      auto& answers = row.flow->answers;
-      std::sort(answers.begin(), answers.end(), [](const auto& a, const auto& b) { return a.way < b.way; });
-    }
+  FlowEncoder(Call& call, ResponsePlan& plan) : call_(call), flow_(*call.model->flow), plan_(plan) {
+    for (auto& row : call.rows) std::ranges::sort(row.flow->answers, {}, &FlowAnswer::way);
   }
 
-  MaybeFault write(const Timing& timing, inference::ModelInferResponse* out) {
-    out->set_model_name(call_.model->name);
-    out->set_model_version("1");
-    out->set_id(std::string(call_.request.id()));
-    const auto say = [&](const char* key, std::int64_t value) {
-      (*out->mutable_parameters())[key].set_int64_param(value);
-    };
-    say("queue_us", timing.queue_us);
-    say("execute_us", timing.execute_us);
-    say("total_us", timing.total_us);
-    say("computed_tokens", timing.computed_tokens);
-    say("demoted", timing.demoted);
-    say("batch_rows", timing.batch_rows);
-    std::int64_t degraded = 0;
-    for (const auto& row : call_.rows) degraded += row.flow->reason >= 0 ? 1 : 0;
-    say("degraded", degraded);
-    for (std::size_t s = 0; s < flow_.stages.size(); ++s) {
-      const auto& stage = flow_.stages[s];
-      for (std::size_t k = 0; k < stage.outputs.size(); ++k) {
-        if (asked(stage.outputs[k])) {
-          if (auto fault = write_answers(s, k, out)) return fault;
-        }
-      }
-      if (asked(stage.row)) {
-        std::vector<std::int32_t> of;
-        for (const auto& row : call_.rows) {
-          for (const auto& answer : row.flow->answers) {
-            if (answer.stage == static_cast<std::int32_t>(s)) of.push_back(static_cast<std::int32_t>(row.index));
-          }
-        }
-        add(stage.row, of, out);
-      }
-    }
-    add_rows<std::int32_t>(flow_.made.answers, out, [](const FlowRow& row) {
-      return std::count_if(row.answers.begin(), row.answers.end(), [](const auto& each) { return each.last; });
-    });
-    add_rows<float>(flow_.made.accuracy, out, [](const FlowRow& row) { return row.accuracy; });
-    add_rows<std::int32_t>(flow_.made.reason, out, [](const FlowRow& row) { return row.reason + 1; });
-    add_rows<std::int32_t>(flow_.made.dropped, out, [](const FlowRow& row) { return row.dropped; });
-    add_rows<std::int32_t>(flow_.made.rerouted, out, [](const FlowRow& row) { return row.rerouted; });
-    add_rows<std::int32_t>(flow_.made.tokens, out, tokens_of);
+  MaybeFault build(const Timing& timing, bool streamed) {
+    plan_.begin(call_.model->name, call_.request.id());
+    plan_.parameters(timing);
+    plan_.parameter("degraded",
+                    std::ranges::count_if(call_.rows, [](const auto& row) { return row.flow->reason >= 0; }));
     if (flow_.made.tokens >= 0) {
       auto fewest = std::numeric_limits<std::int32_t>::max();
       for (const auto& row : call_.rows) fewest = std::min(fewest, tokens_of(*row.flow));
-      say("tokens", fewest);
+      plan_.parameter("tokens", fewest);
     }
-    if (asked(flow_.made.route)) {
-      std::string routes;
-      for (const auto& row : call_.rows) {
-        std::string route;
-        for (const auto& answer : row.flow->answers) {
-          if (answer.last && route.size() < kLongestRoute) route += (route.empty() ? "" : " ") + answer.route;
-        }
-        const auto size = static_cast<std::uint32_t>(route.size());
-        routes.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(route);
+    if (streamed && call_.request.wants_final_response()) plan_.flag("triton_final_response", true);
+    for (std::size_t s = 0; s < flow_.stages.size(); ++s) {
+      const auto& stage = flow_.stages[s];
+      for (std::size_t k = 0; k < stage.outputs.size(); ++k) {
+        if (!asked(stage.outputs[k])) continue;
+        if (auto fault = add_answers(s, k)) return fault;
       }
-      tensor(flow_.made.route, {static_cast<std::int64_t>(call_.rows.size())}, out);
-      out->add_raw_output_contents(std::move(routes));
+      std::vector<std::int32_t> of;
+      for (const auto& row : call_.rows) {
+        of.insert(of.end(), count_answers(*row.flow, s), static_cast<std::int32_t>(row.index));
+      }
+      add(stage.row, of);
     }
+    add_rows<std::int32_t>(flow_.made.answers, [](const FlowRow& row) {
+      return std::ranges::count_if(row.answers, [](const auto& each) { return each.last; });
+    });
+    add_rows<float>(flow_.made.accuracy, [](const FlowRow& row) { return row.accuracy; });
+    add_rows<std::int32_t>(flow_.made.reason, [](const FlowRow& row) { return row.reason + 1; });
+    add_rows<std::int32_t>(flow_.made.dropped, [](const FlowRow& row) { return row.dropped; });
+    add_rows<std::int32_t>(flow_.made.rerouted, [](const FlowRow& row) { return row.rerouted; });
+    add_rows<std::int32_t>(flow_.made.tokens, tokens_of);
+    if (!asked(flow_.made.route)) return {};
+    std::string routes;
+    for (const auto& row : call_.rows) {
+      std::string route;
+      for (const auto& answer : row.flow->answers) {
+        if (answer.last && route.size() < kLongestRoute) route += (route.empty() ? "" : " ") + answer.route;
+      }
+      routes.resize(routes.size() + sizeof(std::uint32_t) + route.size());
+      put_element(route, routes.data() + routes.size() - sizeof(std::uint32_t) - route.size());
+    }
+    output(flow_.made.route, {static_cast<std::int64_t>(call_.rows.size())});
+    plan_.add(kept_.emplace_back(std::move(routes)));
     return {};
   }
 
@@ -162,6 +140,11 @@ class FlowEncoder {
 
   [[nodiscard]] bool asked(int output) const { return output >= 0 && (call_.request.outputs() >> output & 1) != 0; }
 
+  static std::size_t count_answers(const FlowRow& row, std::size_t stage) {
+    return static_cast<std::size_t>(
+        std::ranges::count(row.answers, static_cast<std::int32_t>(stage), &FlowAnswer::stage));
+  }
+
   // The fewest tokens that a layer added, among the variants that answered a row.
   static std::int32_t tokens_of(const FlowRow& row) {
     std::int32_t fewest = std::numeric_limits<std::int32_t>::max();
@@ -169,97 +152,85 @@ class FlowEncoder {
     return row.answers.empty() ? 0 : fewest;
   }
 
-  void tensor(int output, const std::vector<std::int64_t>& shape, inference::ModelInferResponse* out) const {
-    const auto& spec = call_.model->outputs[static_cast<std::size_t>(output)];
-    auto* to = out->add_outputs();
-    to->set_name(spec.name);
-    to->set_datatype(spec.datatype);
-    for (const auto dim : shape) to->add_shape(dim);
+  void output(int output, const std::vector<std::int64_t>& shape) {
+    plan_.output(call_.model->outputs[static_cast<std::size_t>(output)], shape);
   }
 
   template <class T>
-  void add(int output, const std::vector<T>& values, inference::ModelInferResponse* out) const {
-    if (!asked(output)) return;
-    tensor(output, {static_cast<std::int64_t>(values.size())}, out);
-    out->add_raw_output_contents(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
+  void add_values(const std::vector<T>& values) {
+    plan_.add(kept_.emplace_back(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
+  }
+
+  template <class T>
+  void add(int to, const std::vector<T>& values) {
+    if (!asked(to)) return;
+    output(to, {static_cast<std::int64_t>(values.size())});
+    add_values(values);
   }
 
   // Adds an output with one number per row.
   template <class T, class Of>
-  void add_rows(int output, inference::ModelInferResponse* out, Of of) const {
+  void add_rows(int output, Of of) {
     std::vector<T> values;
     values.reserve(call_.rows.size());
     for (const auto& row : call_.rows) values.push_back(static_cast<T>(of(*row.flow)));
-    add(output, values, out);
+    add(output, values);
   }
 
-  MaybeFault write_answers(std::size_t s, std::size_t k, inference::ModelInferResponse* out) const {
+  MaybeFault add_answers(std::size_t s, std::size_t k) {
     const auto& stage = flow_.stages[s];
     const auto& spec = call_.model->outputs[static_cast<std::size_t>(stage.outputs[k])];
-    std::string raw;
-    std::int64_t many = 0;
-    std::size_t elements = 0;  // per row
+    std::size_t many = 0;
+    for (const auto& row : call_.rows) many += flow_.pool ? 1 : count_answers(*row.flow, s);
+    std::optional<std::size_t> elements;  // per row
+    std::vector<std::string_view> parts;
+    std::vector<float> sums;
     for (const auto& row : call_.rows) {
-      std::vector<float> sum;
-      std::size_t summed = 0;
+      const std::size_t begin = sums.size();
       for (const auto& answer : row.flow->answers) {
         if (answer.stage != static_cast<std::int32_t>(s)) continue;
         const auto& model = *stage.variants[static_cast<std::size_t>(answer.variant)].model;
         const int output = model.find_output(stage.of[k]);
         const auto bytes = answer.parsed.raw(output);
-        if (many + static_cast<std::int64_t>(summed) > 0 && answer.parsed.elements(output) != elements) {
+        if (elements.value_or(answer.parsed.elements(output)) != answer.parsed.elements(output)) {
           return Fault{Code::kInternal, "output '" + spec.name + "' has other dimensions for other rows"};
         }
         elements = answer.parsed.elements(output);
-        if (flow_.pool) {
-          sum.resize(bytes.size() / sizeof(float));
-          for (std::size_t i = 0; i < sum.size(); ++i) {
-            float value = 0;
-            std::memcpy(&value, bytes.data() + i * sizeof(float), sizeof(float));
-            sum[i] += value;
-          }
-          ++summed;
-        } else {
-          raw.append(bytes);
-          ++many;
+        parts.push_back(bytes);
+        if (!flow_.pool) continue;
+        sums.resize(begin + bytes.size() / sizeof(float));
+        for (std::size_t i = begin; i < sums.size(); ++i) {
+          float value = 0;
+          std::memcpy(&value, bytes.data() + (i - begin) * sizeof(float), sizeof(float));
+          sums[i] += value;
         }
       }
-      if (!flow_.pool) continue;
-      for (float& value : sum) value /= static_cast<float>(summed);
-      raw.append(reinterpret_cast<const char*>(sum.data()), sum.size() * sizeof(float));
-      ++many;
+      const auto summed = static_cast<float>(count_answers(*row.flow, s));
+      for (std::size_t i = begin; i < sums.size(); ++i) sums[i] /= summed;
     }
-    std::vector<std::int64_t> shape = {many};
-    const auto open = std::count_if(spec.dims.begin(), spec.dims.end(), [](auto dim) { return dim < 0; });
+    std::vector<std::int64_t> shape = {static_cast<std::int64_t>(many)};
     std::size_t known = 1;
     for (const auto dim : spec.dims) known *= dim > 0 ? static_cast<std::size_t>(dim) : 1;
-    if (open > 1) {
-      shape.push_back(static_cast<std::int64_t>(elements));
+    const auto each = static_cast<std::int64_t>(elements.value_or(0));
+    if (std::ranges::count_if(spec.dims, [](auto dim) { return dim < 0; }) > 1) {
+      shape.push_back(each);
     } else {
-      for (const auto dim : spec.dims) shape.push_back(dim < 0 ? static_cast<std::int64_t>(elements / known) : dim);
+      for (const auto dim : spec.dims) shape.push_back(dim < 0 ? each / static_cast<std::int64_t>(known) : dim);
     }
-    tensor(stage.outputs[k], shape, out);
-    out->add_raw_output_contents(std::move(raw));
+    output(stage.outputs[k], shape);
+    if (flow_.pool) {
+      add_values(sums);
+    } else {
+      for (const auto part : parts) plan_.add(part);
+    }
     return {};
   }
 
   Call& call_;
   const FlowSpec& flow_;
+  ResponsePlan& plan_;
+  std::deque<std::string> kept_;  // what the plan views besides the answers
 };
-
-MaybeFault encode_flow(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
-  inference::ModelStreamInferResponse whole;
-  auto& response = *whole.mutable_infer_response();
-  if (auto fault = FlowEncoder(call).write(timing_of(call), &response)) return fault;
-  if (streamed && call.request.wants_final_response()) {
-    (*response.mutable_parameters())["triton_final_response"].set_bool_param(true);
-  }
-  const std::size_t size = streamed ? whole.ByteSizeLong() : response.ByteSizeLong();
-  if (size > max_bytes) return answer_too_large(size, max_bytes);
-  *out = streamed ? whole.SerializeAsString() : response.SerializeAsString();
-  forget_bodies(call);
-  return {};
-}
 
 MaybeFault encode_here(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
   if (call.fault.code != Code::kOk) {
@@ -269,16 +240,23 @@ MaybeFault encode_here(Call& call, bool streamed, std::uint64_t max_bytes, std::
     }
     return fault;
   }
-  if (call.model->flow != nullptr) return encode_flow(call, streamed, max_bytes, out);
-  std::vector<RowResponse> rows;
-  rows.reserve(call.rows.size());
-  for (auto& row : call.rows) {
-    rows.push_back(row.journey == nullptr ? std::move(row.parsed) : answer_of(call, *row.journey, true));
+  ResponsePlan plan;
+  MaybeFault fault;
+  const Timing timing = timing_of(call);
+  if (call.model->flow != nullptr) {
+    FlowEncoder flow(call, plan);
+    fault = flow.build(timing, streamed);
+    if (!fault) fault = write_plan(plan, streamed, max_bytes, out);
+  } else {
+    std::vector<RowResponse> rows;
+    rows.reserve(call.rows.size());
+    for (auto& row : call.rows) {
+      rows.push_back(row.journey == nullptr ? std::move(row.parsed) : answer_of(call, *row.journey, true));
+      if (call.request.cut_to() != 0) rows.back().cut_vector(call.model->vector_output(false), call.request.cut_to());
+    }
+    fault = plan.build(*call.model, call.request, rows, timing, streamed);
+    if (!fault) fault = write_plan(plan, streamed, max_bytes, out);
   }
-  if (const auto size = call.request.cut_to(); size != 0) {
-    for (auto& row : rows) row.cut_vector(call.model->vector_output(false), size);
-  }
-  auto fault = encode(call, rows, timing_of(call), streamed, max_bytes, out);
   if (!fault) forget_bodies(call);
   return fault;
 }
@@ -306,7 +284,10 @@ MaybeFault encode_partial(const Call& call, PartialAnswer& partial, std::uint64_
   add_stages(partial.journey, timing);
   timing.cascade_version = static_cast<std::int64_t>(call.model->cascade->version);
   timing.total_us = to_us(partial.at_ns - call.received_ns);
-  return encode(call, {answer_of(call, partial.journey, false)}, timing, true, max_bytes, out);
+  ResponsePlan plan;
+  const std::vector<RowResponse> row{answer_of(call, partial.journey, false)};
+  if (auto fault = plan.build(*call.model, call.request, row, timing, true)) return fault;
+  return write_plan(plan, true, max_bytes, out);
 }
 
 Fault answer_too_large(std::uint64_t bytes, std::uint64_t max_bytes) {

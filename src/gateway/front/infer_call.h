@@ -1,41 +1,31 @@
-// One unary ModelInfer call.
+// The calls for inference of the data port; the HTTP API makes the first one, too.
 #pragma once
 
 #include <memory>
-#include <string>
+#include <unordered_set>
 
-#include "gateway/desk/call.h"
 #include "gateway/front/data_service.h"
-#include "gateway/front/unary.h"
+#include "transport/server_session.h"
 
 namespace arlo::gateway {
 
-// Runs on its lane's thread, except complete(). Deletes itself once it is complete and its client has the answer or has
-// gone.
-class InferCall final : public Call {
+// One unary ModelInfer call, on its lane's thread.
+std::unique_ptr<transport::CallHandler> infer_call(DataService& service, Lane& lane, transport::ServerCall& call);
+
+class OpenStream {
  public:
-  static std::unique_ptr<transport::CallHandler> begin(DataService& service, Lane& lane, transport::ServerCall& call);
+  // The gateway stops: further requests are refused. When the open ones are answered, the stream ends UNAVAILABLE,
+  // because a request still on its way to us gets no answer.
+  virtual void close() = 0;
 
-  void complete() override;
-
- private:
-  class Handler;
-  InferCall(DataService& service, Lane& lane, transport::ServerCall& call);
-  ~InferCall() override = default;
-
-  void received(std::string bytes);
-  void bind();
-  void bound(const MaybeFault& refusal);  // empty fault: the request is valid
-  void closed();
-  void answer();
-  void release();
-
-  DataService& service_;
-  transport::ServerCall* server_call_;  // null once it is over
-  bool busy_ = false;                   // another thread reads the request or writes its answer
-  bool submitted_ = false;
-  bool completed_ = false;
-  bool closed_ = false;
+ protected:
+  ~OpenStream() = default;
 };
+using OpenStreams = std::unordered_set<OpenStream*>;  // of a lane
+
+// One ModelStreamInfer stream, on its lane's thread: requests run concurrently, answers return in completion order, and
+// clients match ids.
+std::unique_ptr<transport::CallHandler> stream_call(DataService& service, Lane& lane, OpenStreams& streams,
+                                                    transport::ServerCall& call);
 
 }  // namespace arlo::gateway

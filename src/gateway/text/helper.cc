@@ -1,4 +1,4 @@
-#include "gateway/text/helper.h"
+#include "gateway/text/helpers.h"
 
 #include <spawn.h>
 #include <sys/epoll.h>

@@ -9,9 +9,10 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "base/ascii.h"
 #include "base/clock.h"
 #include "gateway/front/http/http_message.h"
-#include "transport/address.h"
+#include "transport/listener.h"
 #include "transport/stream.h"
 
 namespace arlo::gateway {
@@ -78,7 +79,7 @@ std::string read_headers() {
     if (pair.empty()) continue;
     const auto equals = std::min(pair.find('='), pair.size());
     const auto key = trimmed(pair.substr(0, equals));
-    const auto text = opened(trimmed(pair.substr(std::min(pair.size(), equals + 1))));
+    const auto text = percent_decoded(trimmed(pair.substr(std::min(pair.size(), equals + 1))));
     if (equals == pair.size() || !is_token(key) || !is_plain(text)) {
       throw std::invalid_argument(name + " is not key=value,key=value");
     }

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/time.h"
-#include "transport/tls.h"
+#include "transport/stream.h"
 
 namespace arlo::gateway {
 

@@ -7,7 +7,7 @@
 
 #include "plugins/scheduler/client.h"
 #include "plugins/triton_errors.h"
-#include "rewrite/rows.h"
+#include "rewrite/spec.h"
 
 namespace arlo::triton {
 namespace {

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "gateway/front/api/common.h"
 #include "gateway/front/api/fields.h"
-#include "gateway/front/api/tasks.h"
-#include "gateway/front/api/token_rows.h"
-#include "rewrite/prompts.h"
+#include "gateway/front/api/task.h"
+#include "rewrite/model.h"
 
 namespace arlo::gateway {
 namespace {
@@ -168,7 +168,7 @@ class Vectors : public ApiTask {
     return add_ids(model, ids, out);
   }
 
-  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) final {
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, HttpAnswer* out) final {
     Rows made;
     if (auto fault = vectors(answer, &made)) return fault;
     return write_vectors(model, answer, made, out);
@@ -185,7 +185,7 @@ class Vectors : public ApiTask {
   }
   // Writes one row per text, with the requested dimensions.
   virtual MaybeFault write_vectors(const ModelSpec& model, const inference::ModelInferResponse& answer, Rows& made,
-                                   ApiAnswer* out) = 0;
+                                   HttpAnswer* out) = 0;
 
   // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes)
   Inputs inputs_;
@@ -270,7 +270,7 @@ class OpenAiEmbeddings final : public Vectors {
   }
 
   MaybeFault write_vectors(const ModelSpec& model, const inference::ModelInferResponse&, Rows& made,
-                           ApiAnswer* out) override {
+                           HttpAnswer* out) override {
     if (encoding_ >= Encoding::kBytes) return write_bytes(model, made, out);
     auto& body = out->body;
     body.reserve(made.values.size() * 14 + made.count() * 64 + 128);
@@ -286,7 +286,7 @@ class OpenAiEmbeddings final : public Vectors {
   }
 
   // vLLM's format: all vectors as they lie in memory, described by a header.
-  MaybeFault write_bytes(const ModelSpec& model, const Rows& made, ApiAnswer* out) const {
+  MaybeFault write_bytes(const ModelSpec& model, const Rows& made, HttpAnswer* out) const {
     const std::size_t bytes = made.each * sizeof(float);
     if (encoding_ == Encoding::kBytes) {
       if (made.count() > kMostInHeader) {
@@ -371,7 +371,7 @@ class CohereEmbed final : public Vectors {
   }
 
   MaybeFault write_vectors(const ModelSpec&, const inference::ModelInferResponse& answer, Rows& made,
-                           ApiAnswer* out) override {
+                           HttpAnswer* out) override {
     auto& body = out->body;
     body = "{\"id\":" + dumped("embed-" + std::string(answer.id())) + ",\"response_type\":\"embeddings_" +
            (typed_ ? "by_type\",\"embeddings\":{" : "floats\",\"embeddings\":");
@@ -400,7 +400,7 @@ class TeiEmbed final : public Vectors {
   MaybeFault read_fields(Fields& in, const ApiBody& from) override { return read_vectors(in, from, "inputs", true); }
 
   MaybeFault write_vectors(const ModelSpec&, const inference::ModelInferResponse&, Rows& made,
-                           ApiAnswer* out) override {
+                           HttpAnswer* out) override {
     append_list(made.count(), &out->body, [&](std::size_t row) { append_floats(made[row], made.each, &out->body); });
     std::string counts;
     for (const std::size_t count : pieces_) counts += (counts.empty() ? "" : ",") + std::to_string(count);
@@ -432,7 +432,7 @@ class TeiSimilarity final : public Vectors {
   }
 
   MaybeFault write_vectors(const ModelSpec&, const inference::ModelInferResponse&, Rows& made,
-                           ApiAnswer* out) override {
+                           HttpAnswer* out) override {
     append_list(made.count() - 1, &out->body, [&](std::size_t i) {
       append_float(static_cast<float>(std::inner_product(made[0], made[1], made[i + 1], 0.0)), &out->body);
     });
@@ -459,7 +459,7 @@ class TeiEmbedAll final : public ApiTask {
     return add_ids(model, inputs_.ids, out);
   }
 
-  MaybeFault write(const ModelSpec&, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
+  MaybeFault write(const ModelSpec&, const inference::ModelInferResponse& answer, HttpAnswer* out) override {
     const auto& ids = inputs_.ids;
     Rows made;
     if (auto fault = read_rows(answer, ids.size(), &made)) return fault;

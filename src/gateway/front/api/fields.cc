@@ -2,9 +2,8 @@
 
 #include <utility>
 
-#include "gateway/front/api/json_reader.h"
 #include "gateway/front/api/task.h"
-#include "rewrite/prompts.h"
+#include "rewrite/model.h"
 
 namespace arlo::gateway {
 namespace {

@@ -1,4 +1,4 @@
-#include "gateway/front/api/json_reader.h"
+#include "gateway/front/api/fields.h"
 
 #include <array>
 #include <charconv>

@@ -2,7 +2,6 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -10,9 +9,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/utf8.h"
 #include "gateway/front/api/fields.h"
-#include "gateway/front/api/tasks.h"
+#include "gateway/front/api/task.h"
 
 namespace arlo::gateway {
 namespace {
@@ -29,14 +29,14 @@ template <class T>
 struct Named {
   std::string_view name;
 };
-// Calls `then` with a number of the datatype's C++ type. Returns false if there is none.
+// Calls `then` with a value of the datatype's C++ type. Returns false if there is none.
 template <class Then>
 bool of_type(std::string_view datatype, Then then) {
   constexpr std::tuple kTypes(Named<std::int64_t>{"INT64"}, Named<std::int32_t>{"INT32"}, Named<std::int16_t>{"INT16"},
                               Named<std::int8_t>{"INT8"}, Named<std::uint64_t>{"UINT64"},
                               Named<std::uint32_t>{"UINT32"}, Named<std::uint16_t>{"UINT16"},
                               Named<std::uint8_t>{"UINT8"}, Named<bool>{"BOOL"}, Named<float>{"FP32"},
-                              Named<double>{"FP64"});
+                              Named<double>{"FP64"}, Named<std::string>{"BYTES"});
   const auto is = [&]<class T>(const Named<T>& named) {
     if (named.name == datatype) then(T{});
     return named.name == datatype;
@@ -44,16 +44,22 @@ bool of_type(std::string_view datatype, Then then) {
   return std::apply([&](const auto&... named) { return (is(named) || ...); }, kTypes);
 }
 
-// Writes the numbers of a tensor, flat or nested by its shape.
+// Writes the values of a tensor, flat or nested by its shape.
 template <class T>
-MaybeFault append_numbers(const json& data, const std::string& what, std::string* out) {
+MaybeFault append_values(const json& data, const std::string& what, std::string* out) {
   for (const auto& each : data) {
     if (each.is_array()) {
-      if (auto fault = append_numbers<T>(each, what, out)) return fault;
+      if (auto fault = append_values<T>(each, what, out)) return fault;
       continue;
     }
     T value{};
-    if constexpr (std::is_same_v<T, bool>) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (!each.is_string()) return invalid(what + " of datatype BYTES has something else than texts");
+      const auto& text = each.get_ref<const std::string&>();
+      out->resize(out->size() + sizeof(std::uint32_t) + text.size());
+      put_element(text, out->data() + out->size() - sizeof(std::uint32_t) - text.size());
+      continue;
+    } else if constexpr (std::is_same_v<T, bool>) {
       if (!each.is_boolean() && each != 0 && each != 1)
         return invalid(what + " has something else than true and false");
       value = each.is_boolean() ? each.get<bool>() : each == 1;
@@ -72,25 +78,10 @@ MaybeFault append_numbers(const json& data, const std::string& what, std::string
   return {};
 }
 
-MaybeFault append_bytes(const json& data, const std::string& what, std::string* out) {
-  for (const auto& each : data) {
-    if (each.is_array()) {
-      if (auto fault = append_bytes(each, what, out)) return fault;
-      continue;
-    }
-    if (!each.is_string()) return invalid(what + " of datatype BYTES has something else than texts");
-    const auto& text = each.get_ref<const std::string&>();
-    const auto size = static_cast<std::uint32_t>(text.size());
-    out->append(reinterpret_cast<const char*>(&size), sizeof size).append(text);
-  }
-  return {};
-}
-
 MaybeFault append_data(const json& data, const std::string& datatype, const std::string& what, std::string* out) {
   if (!data.is_array()) return invalid(what + ": data must be a list");
-  if (datatype == "BYTES") return append_bytes(data, what, out);
   MaybeFault fault;
-  const bool known = of_type(datatype, [&]<class T>(T) { fault = append_numbers<T>(data, what, out); });
+  const bool known = of_type(datatype, [&]<class T>(T) { fault = append_values<T>(data, what, out); });
   if (known) return fault;
   return invalid(what + ": datatype " + arlo::quoted(datatype) + " has no form in JSON; send it as binary data");
 }
@@ -138,39 +129,33 @@ MaybeFault take_flag(const char* key, Map* parameters, bool* out, bool* given = 
 }
 
 template <class T>
-MaybeFault write_numbers(std::string_view raw, std::int64_t rows, json* out) {
-  using Stored = std::conditional_t<std::is_same_v<T, bool>, char, T>;
-  std::vector<Stored> values(raw.size() / sizeof(T));
-  if (!values.empty()) std::memcpy(values.data(), raw.data(), values.size() * sizeof(T));
-  if constexpr (std::is_floating_point_v<T>) {
-    const auto each = rows > 0 ? values.size() / static_cast<std::size_t>(rows) : values.size();
-    if (auto fault = check_finite<T>(values, each)) {
-      fault->message += "; as binary data, and over gRPC, they come as they are";
-      return fault;
-    }
-  }
-  if constexpr (std::is_same_v<T, bool>) {
-    for (const char value : values) out->push_back(value != 0);
+MaybeFault write_values(std::string_view raw, std::int64_t rows, json* out) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    for (std::string_view element; take_element(raw, element);) out->push_back(std::string(element));
   } else {
-    *out = values;
+    using Stored = std::conditional_t<std::is_same_v<T, bool>, char, T>;
+    std::vector<Stored> values(raw.size() / sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), raw.data(), values.size() * sizeof(T));
+    if constexpr (std::is_floating_point_v<T>) {
+      const auto each = rows > 0 ? values.size() / static_cast<std::size_t>(rows) : values.size();
+      if (auto fault = check_finite<T>(values, each)) {
+        fault->message += "; as binary data, and over gRPC, they come as they are";
+        return fault;
+      }
+    }
+    if constexpr (std::is_same_v<T, bool>) {
+      for (const char value : values) out->push_back(value != 0);
+    } else {
+      *out = values;
+    }
   }
   return {};
 }
 
 MaybeFault write_data(const std::string& datatype, std::string_view raw, std::int64_t rows, json* out) {
   *out = json::array();
-  if (datatype == "BYTES") {
-    while (raw.size() >= sizeof(std::uint32_t)) {
-      std::uint32_t size = 0;
-      std::memcpy(&size, raw.data(), sizeof size);
-      raw.remove_prefix(sizeof size);
-      out->push_back(std::string(raw.substr(0, size)));
-      raw.remove_prefix(std::min<std::size_t>(size, raw.size()));
-    }
-    return {};
-  }
   MaybeFault fault;
-  const bool known = of_type(datatype, [&]<class T>(T) { fault = write_numbers<T>(raw, rows, out); });
+  const bool known = of_type(datatype, [&]<class T>(T) { fault = write_values<T>(raw, rows, out); });
   if (known) return fault;
   return invalid("an output of datatype " + datatype + " has no form in JSON; ask for it as binary data");
 }
@@ -184,9 +169,7 @@ class Infer final : public ApiTask {
     version_ = from.path_version;
     std::size_t size = from.bytes.size();
     if (!from.json_size.empty()) {
-      const auto* const end = from.json_size.data() + from.json_size.size();
-      const auto [at, error] = std::from_chars(from.json_size.data(), end, size);
-      if (error != std::errc() || at != end || size > from.bytes.size()) {
+      if (!read_number(from.json_size, &size) || size > from.bytes.size()) {
         return invalid(std::string(kJsonSize) + " must be the size of the JSON at the start of the body");
       }
       if (size == 0) {
@@ -233,7 +216,7 @@ class Infer final : public ApiTask {
     return {};
   }
 
-  MaybeFault write(const ModelSpec&, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
+  MaybeFault write(const ModelSpec&, const inference::ModelInferResponse& answer, HttpAnswer* out) override {
     json said = {{"model_name", answer.model_name()}, {"model_version", answer.model_version()}};
     if (!answer.id().empty()) said["id"] = answer.id();
     json parameters = json::object();
@@ -334,11 +317,8 @@ void numbers_for_texts(json* value) {
   static constexpr std::string_view kNumbers[] = {"shape",           "dims",          "count", "ns", "inference_count",
                                                   "execution_count", "last_inference"};
   const auto number = [](json* from) {
-    if (!from->is_string()) return;
-    const auto& text = from->get_ref<const std::string&>();
     std::int64_t found = 0;
-    const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), found);
-    if (error == std::errc() && at == text.data() + text.size()) *from = found;
+    if (from->is_string() && read_number(from->get_ref<const std::string&>(), &found)) *from = found;
   };
   if (value->is_array()) {
     for (auto& each : *value) numbers_for_texts(&each);

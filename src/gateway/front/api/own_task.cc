@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gateway/front/api/fields.h"
-#include "gateway/front/api/tasks.h"
+#include "gateway/front/api/task.h"
 
 namespace arlo::gateway {
 namespace {
@@ -60,7 +60,7 @@ class TeiOwn final : public ApiTask {
     return task_ != nullptr ? task_->text_job() : job_;
   }
 
-  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, HttpAnswer* out) override {
     return task_->write(model, answer, out);
   }
 
@@ -152,7 +152,7 @@ class Vertex final : public ApiTask {
     return waits_ < tasks_.size() ? tasks_[waits_]->text_job() : job_;
   }
 
-  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, HttpAnswer* out) override {
     Rows made;
     const auto rows = std::accumulate(rows_.begin(), rows_.end(), std::size_t{0});
     if (auto fault = read_rows(answer, rows, &made, rows_)) return fault;
@@ -162,7 +162,7 @@ class Vertex final : public ApiTask {
       inference::ModelInferResponse one;
       one.add_raw_output_contents(made[row], rows_[i] * made.each * sizeof(float));
       row += rows_[i];
-      ApiAnswer each;
+      HttpAnswer each;
       if (auto fault = tasks_[i]->write(model, one, &each)) return fault;
       out->body += (i == 0 ? "" : ",") + each.body;
     }

@@ -8,7 +8,7 @@
 
 #include "base/utf8.h"
 #include "gateway/front/api/fields.h"
-#include "gateway/front/api/tasks.h"
+#include "gateway/front/api/task.h"
 
 namespace arlo::gateway {
 namespace {
@@ -99,7 +99,7 @@ class Scored : public ApiTask {
     return fault || second_.empty() ? fault : add_texts(kTextPair, {}, second_, out);
   }
 
-  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) final {
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, HttpAnswer* out) final {
     Rows made;
     if (auto fault = read_rows(answer, rows(), &made)) return fault;
     if (!labels_ && made.each != 1) {

@@ -9,17 +9,12 @@
 
 #include "base/fault.h"
 #include "gateway/front/api/common.h"
+#include "gateway/front/http/http_message.h"
 
 namespace arlo::gateway {
 
 // The gateway's version as server APIs report it.
 inline constexpr const char* kServerVersion = "0.1.0";
-
-struct ApiAnswer {
-  std::string body;
-  std::string_view type = "application/json";
-  std::string headers = {};  // further headers, each with its line ending
-};
 
 // A body with its context.
 struct ApiBody {
@@ -60,7 +55,7 @@ class ApiTask {
   // `most_rows`. UNAVAILABLE with a wanted job: call again with a new request once the job is done.
   virtual MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) = 0;
   // INTERNAL: the answer does not fit the request.
-  virtual MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) = 0;
+  virtual MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, HttpAnswer* out) = 0;
 
   // Characters of the texts without prompts, counting a text once per row; for token ids, their number. None: the
   // request has neither.
@@ -79,5 +74,38 @@ class ApiTask {
   std::shared_ptr<text::Job> job_ = std::make_shared<text::Job>();
   // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
 };
+
+// Every kind of request, by the names of routes.toml. Embeddings of texts and of tokens, and similarities of texts.
+std::unique_ptr<ApiTask> make_openai_embeddings();
+std::unique_ptr<ApiTask> make_cohere_embed_v1();
+std::unique_ptr<ApiTask> make_cohere_embed_v2();
+std::unique_ptr<ApiTask> make_tei_embed();
+std::unique_ptr<ApiTask> make_tei_embed_all();
+std::unique_ptr<ApiTask> make_tei_similarity();
+
+// Labels of texts and pairs, their scores, and documents ranked for a query. Either: TEI's if it has `texts`, otherwise
+// the shared form of Cohere, Jina and vLLM, which is the same in both versions.
+std::unique_ptr<ApiTask> make_tei_predict();
+std::unique_ptr<ApiTask> make_classify();
+std::unique_ptr<ApiTask> make_score();
+std::unique_ptr<ApiTask> make_either_rerank();
+std::unique_ptr<ApiTask> make_rerank_v1();
+std::unique_ptr<ApiTask> make_rerank_v2();
+
+// Chosen by the model and the fields of the body; and several of these in one.
+std::unique_ptr<ApiTask> make_tei_own();
+std::unique_ptr<ApiTask> make_tei_vertex();
+
+// Answered without a call to a worker.
+std::unique_ptr<ApiTask> make_tei_tokenize();
+std::unique_ptr<ApiTask> make_tei_decode();
+std::unique_ptr<ApiTask> make_tei_info();
+std::unique_ptr<ApiTask> make_tei_sparse();
+
+// KServe's v2 protocol over HTTP, with Triton's binary tensors.
+std::unique_ptr<ApiTask> make_kserve_infer();
+inline constexpr std::string_view kJsonSize = "Inference-Header-Content-Length";
+// Writes a message of the gRPC service in that protocol's JSON: the same fields, with 64-bit numbers as numbers.
+std::string written(const google::protobuf::Message& message);
 
 }  // namespace arlo::gateway

@@ -1,4 +1,4 @@
-#include "gateway/front/api/token_rows.h"
+#include "gateway/front/api/common.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,11 +1,10 @@
 // Answers from the gateway's knowledge of a model: tokens of texts, texts of tokens, and the model's task.
 #include <vector>
 
+#include "gateway/front/api/common.h"
 #include "gateway/front/api/fields.h"
-#include "gateway/front/api/tasks.h"
-#include "gateway/front/api/token_rows.h"
+#include "gateway/front/api/task.h"
 #include "rewrite/model.h"
-#include "rewrite/prompts.h"
 
 namespace arlo::gateway {
 namespace {
@@ -58,7 +57,7 @@ class Tokenize final : public Known {
     return encode_behind(*model.text, prompt, texts_, limits, job_.get(), &made_);
   }
 
-  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, HttpAnswer* out) override {
     const auto& tokenizer = model.text->tokenizer;
     const bool here = model.text->elsewhere == nullptr;
     std::size_t count = 0;
@@ -124,7 +123,7 @@ class Decode final : public Known {
     return Fault{Code::kInternal, "the tokenizer answered for other ids"};
   }
 
-  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, HttpAnswer* out) override {
     auto texts = json::array();
     const bool here = model.text->elsewhere == nullptr;
     for (std::size_t row = 0; row < rows_.size(); ++row) {
@@ -156,7 +155,7 @@ class Info final : public Known {
     return {};
   }
 
-  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, HttpAnswer* out) override {
     const int logits = model.find_output("logits");
     json type;
     if (logits >= 0 && !model.outputs[static_cast<std::size_t>(logits)].token_level) {
@@ -201,7 +200,7 @@ class Sparse final : public Known {
   MaybeFault ask(const ModelSpec& model, std::size_t, inference::ModelInferRequest*) override {
     return Fault{Code::kUnimplemented, "model '" + model.name + "' gives no sparse embedding"};
   }
-  MaybeFault write(const ModelSpec&, const inference::ModelInferResponse&, ApiAnswer*) override { return {}; }
+  MaybeFault write(const ModelSpec&, const inference::ModelInferResponse&, HttpAnswer*) override { return {}; }
 };
 
 }  // namespace

@@ -8,17 +8,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <random>
 #include <utility>
 
 #include "base/ascii.h"
 #include "base/clock.h"
-#include "gateway/front/api/tasks.h"
+#include "gateway/front/api/task.h"
 #include "gateway/front/encode.h"
 #include "gateway/front/infer_call.h"
 #include "gateway/log.h"
-#include "transport/address.h"
+#include "transport/listener.h"
 
 namespace arlo::gateway {
 namespace {
@@ -35,13 +34,6 @@ constexpr std::string_view kJson = "application/json";
 constexpr const char* kNoMemory = "the gateway holds as much of requests as it may: try again a little later";
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr const char* kTimeoutMs = "x-request-timeout-ms";
-
-std::string peer_of(int fd) {
-  transport::SocketAddress address;
-  address.size = sizeof address.storage;
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return "unknown";
-  return address.text();
-}
 
 // The client's id if it is safe in headers and logs; otherwise a generated one.
 std::string request_id_of(std::string_view given) {
@@ -67,7 +59,12 @@ std::string headers_of(int status, std::int64_t predicted_ms) {
 }  // namespace
 
 ApiConnection::ApiConnection(ApiConnections& all, DataService& service, Lane& lane, int fd)
-    : all_(all), service_(service), lane_(lane), peer_(peer_of(fd)), stream_(fd, all.limits().tls), since_(now_ns()) {
+    : all_(all),
+      service_(service),
+      lane_(lane),
+      peer_(transport::peer_of(fd)),
+      stream_(fd, all.limits().tls),
+      since_(now_ns()) {
   yields = true;
   watched_ = EPOLLIN;
   lane_.loop().watch(fd, EPOLLIN, *this);
@@ -307,7 +304,7 @@ void ApiConnection::serve(std::string body) {
   request_.reset();
   dialect_ = found.dialect;
   if (method_ == "OPTIONS" && !header("access-control-request-method").empty() && !all_.limits().origins.empty()) {
-    return answer(200, {{}, "text/plain", cors(true)});
+    return answer({.type = "text/plain", .headers = cors(true)});
   }
   if (route == nullptr && found.other.empty()) {
     return refuse({Code::kNotFound,
@@ -317,7 +314,7 @@ void ApiConnection::serve(std::string body) {
   }
   if (route == nullptr) {
     const Fault fault{Code::kInvalidArgument, found.other + " only"};
-    return answer(405, {write_fault(dialect_, fault, request_id_), kJson, "Allow: " + found.other + "\r\n"});
+    return answer({write_fault(dialect_, fault, request_id_), kJson, "Allow: " + found.other + "\r\n", 405});
   }
   if (!route->open) {
     if (const auto fault = service_.authorize(*this)) return refuse(*fault);
@@ -327,9 +324,9 @@ void ApiConnection::serve(std::string body) {
     }
   }
   if (route->say != nullptr) {
-    OwnAnswer reply;
+    HttpAnswer reply;
     if (const auto fault = route->say(service_, *this, found.parts, &reply)) return refuse(*fault);
-    return answer(reply.status, std::move(reply.answer));
+    return answer(std::move(reply));
   }
   if (const auto fault = read_deadline()) return refuse(*fault);
   request_ = std::make_shared<ApiRequest>();
@@ -393,8 +390,7 @@ MaybeFault ApiConnection::read_deadline() {
   const auto value = header(kTimeoutMs);
   if (value.empty()) return {};
   std::uint32_t ms = 0;
-  const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), ms);
-  if (error != std::errc() || stop != value.data() + value.size() || ms == 0) {
+  if (!read_number(value, &ms) || ms == 0) {
     return invalid(std::string(kTimeoutMs) + " must be a whole number of milliseconds, 1 or more");
   }
   deadline_ = now_ns() + TimeNs{ms} * kMs;
@@ -407,23 +403,20 @@ void ApiConnection::begin_call() {
   if (const auto job = request_->wanted()) {
     account();
     const TimeNs deadline = deadline_ == kNever ? now_ns() + request_->patience() : deadline_;
-    return service_.let_help(job, service_.client_of(*this), deadline, lane_, [this, alive = alive_] {
+    return service_.helpers().run(job, service_.client_of(*this), deadline, lane_.loop(), [this, alive = alive_] {
       if (!*alive) return;
       read_again();
       gone_on();
     });
   }
-  if (const auto& fault = request_->fault()) {
-    if (request_->status() != 0) return answer(request_->status(), {write_fault(dialect_, *fault, request_id_)});
-    return refuse(*fault);
-  }
-  if (request_->answered()) return answer(200, std::move(request_->own()));
+  if (const auto& fault = request_->fault()) return refuse(*fault, request_->status());
+  if (request_->answered()) return answer(std::move(request_->own()));
   auto bytes = std::move(request_->call());
   called_ += bytes.size();
   account();
   // From here on it is an ordinary call: counted, dispatched, answered by send() and finish().
   fault_ = {};
-  handler_ = InferCall::begin(service_, lane_, *this);
+  handler_ = infer_call(service_, lane_, *this);
   handler_->message(std::move(bytes));
   handler_->half_closed();
 }
@@ -443,7 +436,7 @@ void ApiConnection::answer_call() {
 
 void ApiConnection::answer_written() {
   const auto& fault = request_->fault();
-  if (!fault) return answer(200, std::move(request_->own()));
+  if (!fault) return answer(std::move(request_->own()));
   if (fault->kind == Fault::Kind::kNotFinite) service_.usage().not_finite();
   refuse(*fault);
 }
@@ -459,10 +452,9 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
   lane_.loop().ask(*this);
 }
 
-void ApiConnection::refuse(const Fault& fault) {
-  called_ = 0;
-  const int status = status_of(dialect_, fault);
-  answer(status, {write_fault(dialect_, fault, request_id_), kJson, headers_of(status, fault.predicted_ms)});
+void ApiConnection::refuse(const Fault& fault, int status) {
+  if (status == 0) status = status_of(dialect_, fault);
+  answer({write_fault(dialect_, fault, request_id_), kJson, headers_of(status, fault.predicted_ms), status});
 }
 
 void ApiConnection::refuse_and_close(int status, const std::string& why) {
@@ -470,7 +462,7 @@ void ApiConnection::refuse_and_close(int status, const std::string& why) {
   const Dialect dialect = dialect_of(state_ == State::kBody ? std::string_view(path_) : target_of(in_));
   in_.clear();
   const Code code = status >= 500 ? Code::kUnavailable : Code::kInvalidArgument;
-  answer(status, {write_fault(dialect, {code, why}, request_id_), kJson, headers_of(status, 0)});
+  answer({write_fault(dialect, {code, why}, request_id_), kJson, headers_of(status, 0), status});
 }
 
 std::string ApiConnection::too_large() const {
@@ -494,16 +486,16 @@ std::string ApiConnection::cors(bool preflight) const {
   return out;
 }
 
-void ApiConnection::answer(int status, ApiAnswer made) {
+void ApiConnection::answer(HttpAnswer made) {
   if (all_.draining()) last_ = true;
   const TimeNs now = now_ns();
-  const auto level = status >= 500 && !all_.limits().probes ? LogLevel::kInfo : LogLevel::kDebug;
+  const auto level = made.status >= 500 && !all_.limits().probes ? LogLevel::kInfo : LogLevel::kDebug;
   if (logs(level)) {
     log_some(level, "http_request",
              {{"id", request_id_},
               {"client", peer_},
               {"path", path_},
-              {"status", std::int64_t{status}},
+              {"status", std::int64_t{made.status}},
               {"ms", static_cast<double>(now - since_) * 1e-6}});
   }
   request_.reset();
@@ -511,10 +503,9 @@ void ApiConnection::answer(int status, ApiAnswer made) {
   if (made.headers.find("Access-Control-") == std::string::npos) made.headers += cors(false);
   headers_.clear();
   if (!request_id_.empty()) made.headers += "x-request-id: " + request_id_ + "\r\n";
-  HttpAnswer said{status, made.type, std::move(made.body), std::move(made.headers)};
-  const bool apart = !head_only_ && said.body.size() > ApiRequest::kLongAnswer;  // copying it takes a while
-  out_ = write_answer(said, head_only_ || apart, last_);
-  rest_ = apart ? std::move(said.body) : std::string();
+  const bool apart = !head_only_ && made.body.size() > ApiRequest::kLongAnswer;  // copying it takes a while
+  out_ = write_answer(made, head_only_ || apart, last_);
+  rest_ = apart ? std::move(made.body) : std::string();
   sent_ = window_ = 0;
   account();
   wait(State::kSending, all_.limits().body_time);

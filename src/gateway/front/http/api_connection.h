@@ -14,7 +14,6 @@
 #include "gateway/front/data_service.h"
 #include "gateway/front/http/api_request.h"
 #include "gateway/front/http/http_message.h"
-#include "gateway/front/http/routes.h"
 #include "transport/server_session.h"
 #include "transport/stream.h"
 
@@ -110,8 +109,8 @@ class ApiConnection final : public transport::Loop::Watch,
   void answer_written();
   void half_closed();
   void write();
-  void answer(int status, ApiAnswer answer);
-  void refuse(const Fault& fault);
+  void answer(HttpAnswer answer);
+  void refuse(const Fault& fault, int status = 0);  // 0: as the fault's code says
   void refuse_and_close(int status, const std::string& why);
   [[nodiscard]] std::string too_large() const;
   // Headers that let a page of another origin read the answer; `preflight`: and send the request.

@@ -1,37 +1,26 @@
 #include "gateway/front/http/api_port.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <list>
-#include <optional>
-#include <stdexcept>
 #include <utility>
 
 #include "base/clock.h"
-#include "gateway/log.h"
 #include "transport/listener.h"
 
 namespace arlo::gateway {
-// The part of the port on one lane; used only by its thread.
-class ApiPort::OnLane final : private ApiConnections {
+namespace {
+
+class OnApiPort final : public Port::Part, private ApiConnections {
  public:
-  OnLane(DataService& service, Lane& lane, const ApiLimits& limits)
+  OnApiPort(DataService& service, Lane& lane, const ApiLimits& limits)
       : ApiConnections(limits), service_(service), lane_(lane) {}
-  ~OnLane() { close_all(); }
-  OnLane(const OnLane&) = delete;
-  OnLane& operator=(const OnLane&) = delete;
+  ~OnApiPort() override { OnApiPort::close_all(); }
+  OnApiPort(const OnApiPort&) = delete;
+  OnApiPort& operator=(const OnApiPort&) = delete;
 
-  void listen(int fd, std::function<void(int)> take, std::function<void()> run_out) {
-    listener_.emplace(lane_.loop(), fd, std::move(take), std::move(run_out));
-  }
-
-  void adopt(int fd) {
-    const int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  void adopt(int fd) override {
     if (draining_ || (connections_.size() >= most() && !make_room())) {
       ::close(fd);
       return;
@@ -40,14 +29,12 @@ class ApiPort::OnLane final : private ApiConnections {
     count(1);
   }
 
-  // Handles a lack of descriptors.
-  void run_out() {
+  void run_out() override {
     while (make_room() && connections_.size() > most()) {
     }
   }
 
-  void drain() {
-    listener_.reset();
+  void drain() override {
     draining_ = true;
     for (auto at = connections_.begin(); at != connections_.end();) {
       auto& connection = **at++;
@@ -58,9 +45,10 @@ class ApiPort::OnLane final : private ApiConnections {
       }
     }
   }
-  void close_all() {
+  void close_all() override {
     while (!connections_.empty()) close(*connections_.front());
   }
+  [[nodiscard]] std::size_t connections() const override { return connections_.size(); }
 
  private:
   void close(ApiConnection& connection) override {
@@ -111,8 +99,9 @@ class ApiPort::OnLane final : private ApiConnections {
   Lane& lane_;
   bool draining_ = false;
   std::list<std::unique_ptr<ApiConnection>> connections_;
-  std::optional<transport::Listener> listener_;
 };
+
+}  // namespace
 
 ApiLimits api_limits(const v1::GatewayConfig& config, std::size_t lanes) {
   const auto& from = config.limits();
@@ -145,47 +134,14 @@ ProbePort::ProbePort(DataService& service, const std::string& address) {
   limits.body_bytes = kLongestHead;
   limits.head_time = limits.body_time = limits.idle_time = limits.first_time = kTime;
   lanes_.push_back(std::make_unique<Lane>());
-  port_.emplace(service, limits, "http_address", address, lanes_);
+  port_ = api_port(service, limits, "http_address", address, lanes_);
   lanes_.front()->start();
 }
 
-ApiPort::ApiPort(DataService& service, const ApiLimits& limits, const char* option, const std::string& address,
-                 Lanes& lanes)
-    : lanes_(lanes) {
-  if (address.empty()) return;
-  transport::Listening listening;
-  try {
-    listening = transport::listen_on(address);
-  } catch (const std::runtime_error& error) {
-    throw std::invalid_argument(std::string(option) + " '" + address + "' cannot be served: " + error.what());
-  }
-  address_ = listening.address;
-  for (const auto& lane : lanes) parts_.push_back(std::make_unique<OnLane>(service, *lane, limits));
-  parts_.front()->listen(
-      listening.fd,
-      [this](int fd) {
-        const std::size_t at = next_++ % lanes_.size();
-        lanes_[at]->loop().run_here([part = parts_[at].get(), fd] { part->adopt(fd); });
-      },
-      [this] {
-        for (std::size_t i = 0; i < parts_.size(); ++i) {
-          lanes_[i]->loop().run_here([part = parts_[i].get()] { part->run_out(); });
-        }
-      });
-}
-
-ApiPort::~ApiPort() = default;
-
-void ApiPort::drain() {
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    lanes_[i]->loop().run_here([part = parts_[i].get()] { part->drain(); });
-  }
-}
-
-void ApiPort::close_all() {
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    lanes_[i]->loop().run_here([part = parts_[i].get()] { part->close_all(); });
-  }
+std::unique_ptr<Port> api_port(DataService& service, const ApiLimits& limits, const char* option,
+                               const std::string& address, Lanes& lanes) {
+  return std::make_unique<Port>(option, address, lanes,
+                                [&](Lane& lane) { return std::make_unique<OnApiPort>(service, lane, limits); });
 }
 
 }  // namespace arlo::gateway

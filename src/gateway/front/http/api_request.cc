@@ -10,7 +10,7 @@
 #include "base/ascii.h"
 #include "base/clock.h"
 #include "base/utf8.h"
-#include "transport/inflate.h"
+#include "transport/grpc_message.h"
 
 namespace arlo::gateway {
 
@@ -46,8 +46,8 @@ MaybeFault ApiRequest::find(const DataService& service) {
                      .path_version = parts.size() < 2 ? std::string_view() : parts[1],
                      .now_s = static_cast<std::int64_t>(unix_ms() / 1000),
                      .infinity = infinity,
-                     .most_rows = service.max_rows(),
-                     .auto_truncate = service.auto_truncate()};
+                     .most_rows = service.config().max_rows(),
+                     .auto_truncate = service.config().auto_truncate()};
   if (auto fault = task->read(from)) return fault;
   std::string name = task->model().empty() ? query_model : task->model();
   if (name.empty()) {
@@ -79,7 +79,7 @@ MaybeFault ApiRequest::find(const DataService& service) {
 
 MaybeFault ApiRequest::make(const DataService& service) {
   inference::ModelInferRequest request;
-  if (auto fault = task->ask(*model_, service.max_rows(), &request)) return fault;
+  if (auto fault = task->ask(*model_, service.config().max_rows(), &request)) return fault;
   tokenized_ns_ = now_ns() - began_ns_;
   if (!task->calls()) {
     own_.emplace();

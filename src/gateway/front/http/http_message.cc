@@ -30,11 +30,6 @@ std::string_view reason(int status) {
   return found == std::end(kReasons) ? "Service Unavailable" : found->second;
 }
 
-bool read_number(std::string_view text, std::uint64_t* out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 // Removes http://host:port from the start of a target. Returns false if it has neither path nor host.
 bool cut_host(std::string_view* target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
@@ -81,21 +76,6 @@ std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
   return text;
-}
-
-std::string opened(std::string_view part) {
-  std::string out;
-  for (std::size_t i = 0; i < part.size(); ++i) {
-    unsigned value = 0;
-    const char* const end = part.data() + i + 3;
-    if (part[i] == '%' && i + 2 < part.size() && std::from_chars(part.data() + i + 1, end, value, 16).ptr == end) {
-      out.push_back(static_cast<char>(value));
-      i += 2;
-    } else {
-      out.push_back(part[i]);
-    }
-  }
-  return out;
 }
 
 std::string_view HttpRequest::header(std::string_view name) const {

@@ -35,8 +35,6 @@ struct HttpRequest {
 bool is_token(std::string_view text);
 bool is_plain(std::string_view text);
 std::string_view trimmed(std::string_view text);
-// Percent-decodes names and values, such as %41 for A.
-std::string opened(std::string_view part);
 
 // Bytes of the empty lines at the start, which some clients send after a body: they are not part of a request.
 std::size_t empty_lines(std::string_view bytes);
@@ -69,10 +67,10 @@ class ChunkedBody {
 };
 
 struct HttpAnswer {
-  int status = 200;
-  std::string_view type = "text/plain";
-  std::string body;
+  std::string body = {};
+  std::string_view type = "application/json";
   std::string headers = {};  // further headers, each with its line ending
+  int status = 200;
 };
 
 // Whether a client with this Accept-Encoding takes gzip.

@@ -1,25 +1,33 @@
-#include "gateway/front/http/routes.h"
+#include "gateway/front/http/api_request.h"
 
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/clock.h"
 #include "gateway/desk/metrics.h"
-#include "gateway/front/api/tasks.h"
+#include "gateway/front/api/task.h"
 #include "gateway/front/http/http_message.h"
-#include "gateway/front/http/pages.h"
 
 namespace arlo::gateway {
 namespace {
+
+#include "pages.inc"  // kPage, kOpenApi
+
+template <std::size_t size>
+std::string page_of(const unsigned char (&bytes)[size]) {
+  return {reinterpret_cast<const char*>(bytes), size};
+}
 
 using Context = DataService::Context;
 using Parts = Route::Parts;
 using nlohmann::json;
 
-MaybeFault say_health(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+MaybeFault say_health(DataService& service, const Context&, const Parts&, HttpAnswer* reply) {
   const bool ready = service.models().ready();
-  *reply = {ready ? 200 : 503, {ready ? "{\"status\":\"ready\"}" : "{\"status\":\"not ready\"}"}};
+  reply->body = ready ? R"({"status":"ready"})" : R"({"status":"not ready"})";
+  if (!ready) reply->status = 503;
   return {};
 }
 
@@ -28,24 +36,25 @@ std::string health_of(const char* what, const char* message, bool good) {
   return dumped(json::object({{"object", "health.response"}, {"message", message}, {what, good}}));
 }
 
-MaybeFault say_nim_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+MaybeFault say_nim_ready(DataService& service, const Context&, const Parts&, HttpAnswer* reply) {
   const bool ready = service.models().ready();
-  *reply = {ready ? 200 : 503, {health_of("ready", ready ? "ready" : "not ready", ready)}};
+  reply->body = health_of("ready", ready ? "ready" : "not ready", ready);
+  if (!ready) reply->status = 503;
   return {};
 }
 
-MaybeFault say_nim_live(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
-  reply->answer.body = health_of("live", "live", true);
+MaybeFault say_nim_live(DataService&, const Context&, const Parts&, HttpAnswer* reply) {
+  reply->body = health_of("live", "live", true);
   return {};
 }
 
-MaybeFault say_nim_version(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
-  reply->answer.body = dumped(json::object({{"release", kServerVersion}, {"api", kServerVersion}}));
+MaybeFault say_nim_version(DataService&, const Context&, const Parts&, HttpAnswer* reply) {
+  reply->body = dumped(json::object({{"release", kServerVersion}, {"api", kServerVersion}}));
   return {};
 }
 
 // Renders on the lane's thread, per lane at most once every kFresh: without a token, anyone may ask.
-MaybeFault say_metrics(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
+MaybeFault say_metrics(DataService& service, const Context& context, const Parts&, HttpAnswer* reply) {
   constexpr TimeNs kFresh = 100'000'000;
   struct Written {
     const DataService* by = nullptr;
@@ -59,36 +68,35 @@ MaybeFault say_metrics(DataService& service, const Context& context, const Parts
   if (last.by != &service || now - last.at >= kFresh || last.accept != accept) {
     last = {&service, now, std::string(accept), write_metrics(service.models(), service.usage(), accept)};
   }
-  reply->answer = {last.text.body, last.text.type};
+  *reply = {last.text.body, last.text.type};
   return {};
 }
 
-MaybeFault say_page(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
-  reply->answer = {
-      std::string(start_page()), "text/html; charset=utf-8",
-      "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-      "connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'\r\n"
-      "X-Content-Type-Options: nosniff\r\n"};
+MaybeFault say_page(DataService&, const Context&, const Parts&, HttpAnswer* reply) {
+  *reply = {page_of(kPage), "text/html; charset=utf-8",
+            "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+            "connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'\r\n"
+            "X-Content-Type-Options: nosniff\r\n"};
   return {};
 }
 
-MaybeFault say_openapi(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
-  reply->answer.body = openapi_document();
+MaybeFault say_openapi(DataService&, const Context&, const Parts&, HttpAnswer* reply) {
+  reply->body = page_of(kOpenApi);
   return {};
 }
 
 // Triton's clients check the status, KServe's the body.
-MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
-  reply->answer.body = "{\"live\":true}";
+MaybeFault say_live(DataService&, const Context&, const Parts&, HttpAnswer* reply) {
+  reply->body = "{\"live\":true}";
   return {};
 }
 
 // Has Triton's status, and the field that KServe's clients check.
-OwnAnswer not_ready() { return {400, {R"({"error":"not ready","ready":false})"}}; }
+HttpAnswer not_ready() { return {.body = R"({"error":"not ready","ready":false})", .status = 400}; }
 
-MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+MaybeFault say_ready(DataService& service, const Context&, const Parts&, HttpAnswer* reply) {
   if (service.models().ready()) {
-    reply->answer.body = "{\"ready\":true}";
+    reply->body = "{\"ready\":true}";
   } else {
     *reply = not_ready();
   }
@@ -102,26 +110,26 @@ json model_of(const std::string& name, const std::string& root) {
   return made;
 }
 
-MaybeFault say_models(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+MaybeFault say_models(DataService& service, const Context&, const Parts&, HttpAnswer* reply) {
   auto data = json::array();
   for (const auto& served : service.models().served()) {
     if (!served.stage) data.push_back(model_of(served.name, served.name));
   }
-  for (const auto& [alias, name] : service.aliases()) {
+  for (const auto& [alias, name] : service.config().aliases()) {
     Router* router = nullptr;
     std::shared_ptr<const ModelSpec> model;
     if (service.models().find(alias) != nullptr || service.find_model(name, {}, &router, &model)) continue;
     if (model->name == name) data.push_back(model_of(alias, name));
   }
-  reply->answer.body = dumped(json::object({{"object", "list"}, {"data", data}}));
+  reply->body = dumped(json::object({{"object", "list"}, {"data", data}}));
   return {};
 }
 
-MaybeFault say_model(DataService& service, const Context&, const Parts& parts, OwnAnswer* reply) {
+MaybeFault say_model(DataService& service, const Context&, const Parts& parts, HttpAnswer* reply) {
   Router* router = nullptr;
   std::shared_ptr<const ModelSpec> model;
   if (auto fault = service.find_model(parts[0], {}, &router, &model)) return fault;
-  reply->answer.body = dumped(model_of(parts[0], model->name));
+  reply->body = dumped(model_of(parts[0], model->name));
   return {};
 }
 
@@ -143,50 +151,50 @@ MaybeFault as_method(DataService& service, const Context& context, const Parts& 
 }
 
 template <class Request, class Response>
-MaybeFault say_method(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
+MaybeFault say_method(DataService& service, const Context& context, const Parts& parts, HttpAnswer* reply) {
   Response response;
   if (auto fault = as_method<Request>(service, context, parts, &response)) return fault;
   if constexpr (std::is_same_v<Response, inference::ModelConfigResponse>) {
-    reply->answer.body = written(response.config());
+    reply->body = written(response.config());
   } else {
-    reply->answer.body = written(response);
+    reply->body = written(response);
   }
   return {};
 }
 
-MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
+MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, HttpAnswer* reply) {
   inference::ModelReadyResponse response;
   if (auto fault = as_method<inference::ModelReadyRequest>(service, context, parts, &response)) return fault;
   if (response.ready()) {
-    reply->answer.body = dumped(json::object({{"name", parts.empty() ? "" : parts[0]}, {"ready", true}}));
+    reply->body = dumped(json::object({{"name", parts.empty() ? "" : parts[0]}, {"ready", true}}));
   } else {
     *reply = not_ready();
   }
   return {};
 }
 
-MaybeFault say_index(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
+MaybeFault say_index(DataService& service, const Context& context, const Parts&, HttpAnswer* reply) {
   inference::RepositoryIndexResponse response;
   if (auto fault = as_method<inference::RepositoryIndexRequest>(service, context, {}, &response)) return fault;
   const auto all = json::parse(written(response));
-  reply->answer.body = dumped(all.value("models", json::array()));
+  reply->body = dumped(all.value("models", json::array()));
   return {};
 }
 
-MaybeFault probe_live(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
-  reply->answer = {"ok\n", "text/plain"};
+MaybeFault probe_live(DataService&, const Context&, const Parts&, HttpAnswer* reply) {
+  *reply = {"ok\n", "text/plain"};
   return {};
 }
 
-MaybeFault probe_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+MaybeFault probe_ready(DataService& service, const Context&, const Parts&, HttpAnswer* reply) {
   const bool ready = service.models().ready();
-  *reply = {ready ? 200 : 503, {ready ? "ok\n" : "no active instance\n", "text/plain"}};
+  *reply = {.body = ready ? "ok\n" : "no active instance\n", .type = "text/plain", .status = ready ? 200 : 503};
   return {};
 }
 
-MaybeFault probe_metrics(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
+MaybeFault probe_metrics(DataService& service, const Context& context, const Parts&, HttpAnswer* reply) {
   auto [body, type] = write_metrics(service.models(), service.usage(), context.header("accept"));
-  reply->answer = {std::move(body), type};
+  *reply = {std::move(body), type};
   return {};
 }
 
@@ -215,7 +223,7 @@ bool matches(std::string_view pattern, std::string_view path, Parts* parts) {
     const auto part = path.substr(0, end);
     if (part.empty() || part.front() == '/' || part.back() == '/') return false;
     if (matches(pattern, path.substr(part.size()), parts)) {
-      parts->insert(parts->begin(), opened(part));
+      parts->insert(parts->begin(), percent_decoded(part));
       return true;
     }
     if (!name) return false;
@@ -246,7 +254,8 @@ std::string query_value(std::string_view query, std::string_view name) {
     const auto pair = query.substr(0, query.find('&'));
     query.remove_prefix(std::min(query.size(), pair.size() + 1));
     const auto equals = pair.find('=');
-    if (equals != std::string_view::npos && pair.substr(0, equals) == name) return opened(pair.substr(equals + 1));
+    if (equals != std::string_view::npos && pair.substr(0, equals) == name)
+      return percent_decoded(pair.substr(equals + 1));
   }
   return {};
 }

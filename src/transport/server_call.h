@@ -1,4 +1,4 @@
-// The inside of a ServerSession: its calls, and nghttp2's callbacks.
+// A call of a ServerSession.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,6 @@
 
 #include "transport/grpc_message.h"
 #include "transport/http2.h"
-#include "transport/inflate.h"
 #include "transport/server_session.h"
 
 namespace arlo::transport {
@@ -21,75 +20,6 @@ inline constexpr std::size_t kOpenedAtOnce = 256 << 10;  // bytes of a message t
 // Overhead of each header, as SETTINGS_MAX_HEADER_LIST_SIZE counts it (RFC 9113, 6.5.2).
 inline constexpr std::size_t kHeaderOverhead = 32;
 inline constexpr std::string_view kGrpc = "application/grpc";
-
-class ServerSession::Impl {
- public:
-  Impl(Service& service, const Limits& limits, Memory& memory, std::string peer, std::function<void()> wants_to_send);
-  ~Impl();
-
-  bool feed(std::string_view bytes, TimeNs now);
-  bool output(std::string* out, std::size_t most);
-  void go_away();
-  void ping();
-  bool tick(TimeNs now);
-  bool shed();
-  [[nodiscard]] bool awaits() const { return awaited_ != 0 || owing_ != 0 || meter_.within(); }
-  [[nodiscard]] bool greeted() const { return meter_.greeted(); }
-  [[nodiscard]] bool called() const { return called_; }
-  [[nodiscard]] std::size_t held() const { return held_; }
-  [[nodiscard]] bool owes() const { return owing_ != 0; }
-  [[nodiscard]] bool over() const { return is_over(session_); }
-  [[nodiscard]] std::size_t calls() const { return calls_.size(); }
-  [[nodiscard]] bool waits_for_client() const;
-
- private:
-  class Call;
-
-  static Impl& self(void* user) { return *static_cast<Impl*>(user); }
-  static int on_begin_headers(nghttp2_session*, const nghttp2_frame* frame, void* user);
-  static int on_header(nghttp2_session*, const nghttp2_frame* frame, const std::uint8_t* name, std::size_t name_size,
-                       const std::uint8_t* value, std::size_t value_size, std::uint8_t flags, void* user);
-  static int on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user);
-  static int on_data(nghttp2_session*, std::uint8_t flags, std::int32_t stream, const std::uint8_t* data,
-                     std::size_t size, void* user);
-  static int on_close(nghttp2_session*, std::int32_t stream, std::uint32_t error, void* user);
-  static int on_sent(nghttp2_session*, const nghttp2_frame* frame, void* user);
-  static ssize_t read_data(nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most, std::uint32_t* flags,
-                           nghttp2_data_source* source, void*);
-
-  Call* find(std::int32_t stream);
-  void changed();
-  void count_reset(bool at_once);
-  void throw_out(std::string_view limit);
-  void end(Call& call, bool finished);
-  void let_on();
-
-  Service& service_;
-  const Limits limits_;
-  std::function<void()> wants_to_send_;
-  nghttp2_session* session_ = nullptr;
-  TimeNs now_ = 0;
-  std::list<Call> calls_;  // open calls
-  Call* found_ = nullptr;  // the call found last
-  Memory& memory_;
-  const std::string peer_;
-  std::size_t held_ = 0;             // by the calls, in memory_.used
-  std::size_t owing_ = 0;            // calls with unread answers
-  std::size_t unread_ = 0;           // bytes of these answers
-  std::deque<std::int32_t> behind_;  // streams whose calls wait until unread_ falls, in order of arrival
-  std::size_t awaited_ = 0;          // calls with a time limit for the client's data
-  FrameMeter meter_;
-  bool called_ = false;
-  bool told_ = false;
-  bool gone_ = false;  // the session is being deleted
-  bool draining_ = false;
-  bool thrown_out_ = false;
-  bool calm_ = false;         // its offence has been reported
-  std::uint32_t resets_ = 0;  // since counted_since_
-  std::uint64_t cost_ = 0;    // of these resets, in tenths of an immediate one
-  std::uint32_t opened_ = 0;
-  TimeNs counted_since_ = 0;
-};
 
 // Reassembles a message, and decompresses it if it is compressed.
 struct Opening {
@@ -109,22 +39,9 @@ struct Opening {
   Opened result{};
 };
 
-class ServerSession::Impl::Call final : public ServerCall {
+// A call as far as its headers and its answer go.
+class ServerSession::Answering : public ServerCall {
  public:
-  Call(Impl& session, std::int32_t stream)
-      : session_(session), stream_(stream), reader_(session.limits_.message_bytes) {}
-  ~Call() {
-    if (self_ != nullptr) *self_ = nullptr;
-    await(0);
-    unsent_ = 0;
-    account();
-    hold(0);
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
-  std::list<Call>::iterator place;  // in calls_
-
   [[nodiscard]] const std::string& path() const override { return path_; }
   [[nodiscard]] std::string_view header(std::string_view name) const override {
     const std::string_view all = header_text_;
@@ -137,24 +54,8 @@ class ServerSession::Impl::Call final : public ServerCall {
   [[nodiscard]] TimeNs deadline() const override { return deadline_; }
   [[nodiscard]] std::size_t unsent() const override { return unsent_; }
   [[nodiscard]] std::size_t waiting() const override { return pieces_.size() - next_piece_; }
-  [[nodiscard]] std::size_t held() const { return given_up_ ? 0 : held_; }
   [[nodiscard]] TimeNs awaited_since() const { return awaited_since_; }
-  [[nodiscard]] TimeNs begun_at() const { return begun_at_; }
   [[nodiscard]] std::int32_t stream() const { return stream_; }
-
-  [[nodiscard]] bool waits_for_client() const {
-    return awaited_since_ != 0 || unsent_ != 0 || finished_ || (handler_ != nullptr && handler_->idle());
-  }
-
-  void freed(std::size_t bytes) override {
-    taken_ -= std::min(taken_, bytes);
-    account();
-  }
-
-  void pause(bool paused) override {
-    paused_ = paused;
-    go_on();
-  }
 
   void send(std::string message) override {
     if (finished_) return;
@@ -206,6 +107,139 @@ class ServerSession::Impl::Call final : public ServerCall {
       header_text_.append(name).append(value);
     }
     return true;
+  }
+
+  ssize_t read(std::uint8_t* out, std::size_t most, std::uint32_t* flags) {
+    std::size_t count = 0;
+    while (count < most && next_piece_ < pieces_.size()) {
+      Piece& piece = pieces_[next_piece_];
+      const std::size_t some = read_piece(piece, at_, out + count, most - count);
+      count += some;
+      at_ += some;
+      if (at_ == kPrefixBytes + piece.bytes.size()) {
+        std::string().swap(piece.bytes);  // assigning would keep its memory
+        ++next_piece_;
+        at_ = 0;
+      }
+    }
+    unsent_ -= count;
+    if (count != 0) {
+      account();
+      if (handler_ != nullptr) handler_->sent();
+    }
+    const bool all = next_piece_ == pieces_.size();
+    if (all) {
+      pieces_.clear();
+      next_piece_ = 0;
+    }
+    if (all && finished_) {
+      *flags = NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+      std::vector<nghttp2_nv> fields;
+      add_trailers(fields);
+      if (nghttp2_submit_trailer(session_.session_, stream_, fields.data(), fields.size()) != 0) {
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+      }
+    } else if (count == 0) {
+      deferred_ = true;
+      return NGHTTP2_ERR_DEFERRED;
+    }
+    return static_cast<ssize_t>(count);
+  }
+
+ protected:
+  Answering(ServerSession& session, std::int32_t stream) : session_(session), stream_(stream) {}
+  ~Answering() = default;
+  virtual void account() = 0;  // what is held has changed
+
+  void await(TimeNs since) {
+    if (awaited_since_ != 0) --session_.awaited_;
+    if (since != 0) ++session_.awaited_;
+    awaited_since_ = since;
+  }
+
+  void add_trailers(std::vector<nghttp2_nv>& fields) const {
+    fields.reserve(fields.size() + 1 + trailers_.size());
+    fields.push_back(field("grpc-status", status_));
+    for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
+  }
+
+  void resume() {
+    if (deferred_) {
+      deferred_ = false;
+      nghttp2_session_resume_data(session_.session_, stream_);
+    }
+    session_.changed();
+  }
+
+  // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes)
+  ServerSession& session_;
+  const std::int32_t stream_;
+  std::unique_ptr<CallHandler> handler_;
+  std::string path_;
+  struct Field {  // in header_text_, its value after its name
+    std::size_t at, name, value;
+  };
+  std::string header_text_;
+  std::vector<Field> headers_;
+  std::size_t header_bytes_ = 0;
+  TimeNs deadline_ = kNever;
+  bool post_ = false;
+  bool grpc_ = false;
+  TimeNs awaited_since_ = 0;  // since when the client's data is due
+  bool begun_ = false;        // the response
+  bool finished_ = false;     // nothing is added to it
+  bool deferred_ = false;     // nghttp2 waits for resume_data
+  std::vector<Piece> pieces_;
+  std::size_t next_piece_ = 0;
+  std::size_t at_ = 0;  // in the next piece
+  std::size_t unsent_ = 0;
+  std::string status_;
+  std::vector<Header> trailers_;
+  // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
+
+ private:
+  void begin_response() {
+    if (begun_) return;
+    begun_ = true;
+    const std::array<nghttp2_nv, 2> fields{constant(":status", "200"), constant("content-type", kGrpc)};
+    nghttp2_data_provider provider{};
+    provider.source.ptr = this;
+    provider.read_callback = &ServerSession::read_data;
+    nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), &provider);
+  }
+};
+
+// The whole of it: also what it receives.
+class ServerSession::Call final : public Answering {
+ public:
+  Call(ServerSession& session, std::int32_t stream)
+      : Answering(session, stream), reader_(session.limits_.message_bytes) {}
+  ~Call() {
+    if (self_ != nullptr) *self_ = nullptr;
+    await(0);
+    unsent_ = 0;
+    account();
+    hold(0);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  std::list<Call>::iterator place;  // in calls_
+
+  [[nodiscard]] std::size_t held() const { return given_up_ ? 0 : held_; }
+  [[nodiscard]] TimeNs begun_at() const { return begun_at_; }
+  [[nodiscard]] bool waits_for_client() const {
+    return awaited_since_ != 0 || unsent_ != 0 || finished_ || (handler_ != nullptr && handler_->idle());
+  }
+
+  void freed(std::size_t bytes) override {
+    taken_ -= std::min(taken_, bytes);
+    account();
+  }
+
+  void pause(bool paused) override {
+    paused_ = paused;
+    go_on();
   }
 
   void headers_done() {
@@ -324,54 +358,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     return stalled_since_ != 0 && now - stalled_since_ > most;
   }
 
-  ssize_t read(std::uint8_t* out, std::size_t most, std::uint32_t* flags) {
-    std::size_t count = 0;
-    while (count < most && next_piece_ < pieces_.size()) {
-      Piece& piece = pieces_[next_piece_];
-      const std::size_t some = read_piece(piece, at_, out + count, most - count);
-      count += some;
-      at_ += some;
-      if (at_ == kPrefixBytes + piece.bytes.size()) {
-        std::string().swap(piece.bytes);  // assigning would keep its memory
-        ++next_piece_;
-        at_ = 0;
-      }
-    }
-    unsent_ -= count;
-    if (count != 0) {
-      account();
-      if (handler_ != nullptr) handler_->sent();
-    }
-    const bool all = next_piece_ == pieces_.size();
-    if (all) {
-      pieces_.clear();
-      next_piece_ = 0;
-    }
-    if (all && finished_) {
-      *flags = NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
-      std::vector<nghttp2_nv> fields;
-      add_trailers(fields);
-      if (nghttp2_submit_trailer(session_.session_, stream_, fields.data(), fields.size()) != 0) {
-        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-      }
-    } else if (count == 0) {
-      deferred_ = true;
-      return NGHTTP2_ERR_DEFERRED;
-    }
-    return static_cast<ssize_t>(count);
-  }
-
  private:
-  void begin_response() {
-    if (begun_) return;
-    begun_ = true;
-    const std::array<nghttp2_nv, 2> fields{constant(":status", "200"), constant("content-type", kGrpc)};
-    nghttp2_data_provider provider{};
-    provider.source.ptr = this;
-    provider.read_callback = &Impl::read_data;
-    nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), &provider);
-  }
-
   // Whether received data is kept for later.
   [[nodiscard]] bool waits() const { return (paused_ || opening_ != nullptr || behind_) && !refused_; }
 
@@ -462,12 +449,6 @@ class ServerSession::Impl::Call final : public ServerCall {
     handler_->message(std::move(message));
   }
 
-  void await(TimeNs since) {
-    if (awaited_since_ != 0) --session_.awaited_;
-    if (since != 0) ++session_.awaited_;
-    awaited_since_ = since;
-  }
-
   void hold(std::size_t bytes) {
     Memory& memory = session_.memory_;
     if (session_.held_ != 0) --memory.holders;
@@ -478,7 +459,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     held_ = bytes;
   }
 
-  void account() {
+  void account() override {
     if (std::exchange(owes_, unsent_ != 0) != (unsent_ != 0)) {
       if (owes_) {
         ++session_.owing_;
@@ -490,33 +471,6 @@ class ServerSession::Impl::Call final : public ServerCall {
     hold(reader_.held() + kept_.size() + aside_bytes_ + taken_ + unsent_);
   }
 
-  void add_trailers(std::vector<nghttp2_nv>& fields) const {
-    fields.reserve(fields.size() + 1 + trailers_.size());
-    fields.push_back(field("grpc-status", status_));
-    for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
-  }
-
-  void resume() {
-    if (deferred_) {
-      deferred_ = false;
-      nghttp2_session_resume_data(session_.session_, stream_);
-    }
-    session_.changed();
-  }
-
-  Impl& session_;
-  const std::int32_t stream_;
-  std::unique_ptr<CallHandler> handler_;
-  std::string path_;
-  struct Field {  // in header_text_, its value after its name
-    std::size_t at, name, value;
-  };
-  std::string header_text_;
-  std::vector<Field> headers_;
-  std::size_t header_bytes_ = 0;
-  TimeNs deadline_ = kNever;
-  bool post_ = false;
-  bool grpc_ = false;
   bool unary_ = false;  // as its handler reports
   MessageReader reader_;
   const TimeNs begun_at_ = session_.now_;
@@ -525,27 +479,17 @@ class ServerSession::Impl::Call final : public ServerCall {
   std::vector<std::pair<Message, bool>> later_;  // messages that came after it, and whether compressed
   std::size_t aside_bytes_ = 0;                  // of all these
   bool paused_ = false;
-  std::string kept_;          // bytes that came while it was paused
-  bool ended_ = false;        // their end came as well
-  std::size_t taken_ = 0;     // bytes of messages handed over and not freed
-  std::size_t held_ = 0;      // in the session's count
-  TimeNs awaited_since_ = 0;  // since when the client's data is due
+  std::string kept_;       // bytes that came while it was paused
+  bool ended_ = false;     // their end came as well
+  std::size_t taken_ = 0;  // bytes of messages handed over and not freed
+  std::size_t held_ = 0;   // in the session's count
   bool given_up_ = false;
-  bool refused_ = false;   // received data is ignored
-  bool begun_ = false;     // the response
-  bool finished_ = false;  // nothing is added to it
-  bool deferred_ = false;  // nghttp2 waits for resume_data
-  std::vector<Piece> pieces_;
-  std::size_t next_piece_ = 0;
-  std::size_t at_ = 0;  // in the next piece
-  std::size_t unsent_ = 0;
+  bool refused_ = false;         // received data is ignored
   std::size_t seen_unsent_ = 0;  // at the last look
   TimeNs stalled_since_ = 0;
   bool owes_ = false;       // unsent_, in the session's count
   std::size_t unread_ = 0;  // in the session's count
   bool behind_ = false;     // received data is kept until the client has taken more of its answers
-  std::string status_;
-  std::vector<Header> trailers_;  // of the answer
 };
 
 }  // namespace arlo::transport
