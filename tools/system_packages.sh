@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(cmake ninja-build g++ pkg-config libgrpc++-dev libprotobuf-dev protobuf-compiler
-  libssl-dev libnghttp2-dev zlib1g-dev prometheus-cpp-dev nlohmann-json3-dev libbenchmark-dev libgtest-dev python3-venv python3-dev)
+  libssl-dev libnghttp2-dev zlib1g-dev nlohmann-json3-dev libbenchmark-dev libgtest-dev python3-venv python3-dev)
 lint=(clang-14 libclang-rt-14-dev)
 bench=(nginx-light nghttp2-client)
 

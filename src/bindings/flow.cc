@@ -41,41 +41,6 @@ using Onto = std::tuple<Rows<std::uint8_t>, std::vector<std::int64_t>, Rows<std:
 
 std::vector<std::uint8_t> bytes(const Rows<std::uint8_t>& from) { return {from.data(), from.data() + from.size()}; }
 
-Rules rules(const std::vector<std::vector<RuleOf>>& prices, const std::vector<std::vector<double>>& skip, double alpha,
-            const std::string& mean_over, bool to_level, std::int32_t min_words, double alpha_max, double most_removed,
-            const std::string& ensemble, std::int32_t start) {
-  Rules made;
-  made.start = start;
-  for (const auto& price : prices) {
-    auto& row = made.prices.emplace_back();
-    for (const auto& [kind, t, c, k] : price) {
-      row.push_back({.rule = named<Guard::Rule>(kind, {"hard", "soft"}), .below = t, .c = c, .k = k});
-    }
-  }
-  made.skip = skip;
-  made.prune = {alpha, mean_over == "all", to_level, min_words, alpha_max, most_removed};
-  made.ensemble = named<Ensemble>(ensemble, {"none", "raw", "calibrated"});
-  return made;
-}
-
-Judge judge(const std::string& kind, double t, const ByLength& by_length, const std::vector<double>& scale,
-            const std::vector<double>& bias, const std::vector<std::pair<double, double>>& curve,
-            const std::string& score, const std::string& over, bool squared,
-            const std::vector<std::uint32_t>& label_order) {
-  Judge made;
-  made.label_order = label_order;
-  made.calibrator = {named<Calibrator::Kind>(kind, {"temperature", "vector", "dirichlet", "isotonic"}),
-                     t,
-                     by_length,
-                     scale,
-                     bias,
-                     curve};
-  made.score = named<Score>(score, {"max", "margin", "entropy", "output"});
-  made.over = named<Over>(over, {"min", "mean", "q10"});
-  made.squared = squared;
-  return made;
-}
-
 void bind_values(nb::module_& m) {
   nb::class_<Rules>(m, "CascadeRules", "What a cascade decides by: arlo.cascade.spec.Rules.")
       .def(
@@ -83,8 +48,18 @@ void bind_values(nb::module_& m) {
           [](Rules* self, const std::vector<std::vector<RuleOf>>& prices, const std::vector<std::vector<double>>& skip,
              double alpha, const std::string& mean_over, bool to_level, std::int32_t min_words, double alpha_max,
              double most_removed, const std::string& ensemble, std::int32_t start) {
-            new (self) Rules(
-                rules(prices, skip, alpha, mean_over, to_level, min_words, alpha_max, most_removed, ensemble, start));
+            std::vector<std::vector<Guard>> guards;
+            for (const auto& price : prices) {
+              auto& row = guards.emplace_back();
+              for (const auto& [kind, t, c, k] : price) {
+                row.push_back({.rule = named<Guard::Rule>(kind, {"hard", "soft"}), .below = t, .c = c, .k = k});
+              }
+            }
+            new (self) Rules{std::move(guards),
+                             start,
+                             skip,
+                             {alpha, mean_over == "all", to_level, min_words, alpha_max, most_removed},
+                             named<Ensemble>(ensemble, {"none", "raw", "calibrated"})};
           },
           "prices"_a, nb::kw_only(), "skip"_a = std::vector<std::vector<double>>{}, "alpha"_a = 0.0,
           "mean_over"_a = "words", "to_level"_a = true, "min_words"_a = 4, "alpha_max"_a = 0.0, "most_removed"_a = 0.5,
@@ -97,7 +72,13 @@ void bind_values(nb::module_& m) {
              const std::vector<double>& scale, const std::vector<double>& bias,
              const std::vector<std::pair<double, double>>& curve, const std::string& score, const std::string& over,
              bool squared, const std::vector<std::uint32_t>& label_order) {
-            new (self) Judge(judge(kind, t, by_length, scale, bias, curve, score, over, squared, label_order));
+            new (self)
+                Judge{.label_order = label_order,
+                      .calibrator = {named<Calibrator::Kind>(kind, {"temperature", "vector", "dirichlet", "isotonic"}),
+                                     t, by_length, scale, bias, curve},
+                      .score = named<Score>(score, {"max", "margin", "entropy", "output"}),
+                      .over = named<Over>(over, {"min", "mean", "q10"}),
+                      .squared = squared};
           },
           nb::kw_only(), "kind"_a = "temperature", "t"_a = 1.0, "by_length"_a = ByLength{},
           "scale"_a = std::vector<double>{}, "bias"_a = std::vector<double>{},

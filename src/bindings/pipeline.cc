@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "bindings/bind.h"
-#include "flow/pipeline/edges.h"
 #include "flow/pipeline/pipeline.h"
 #include "simulate/engine.h"
 

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "flow/pipeline/edges.h"
 #include "simulate/checks.h"
 
 namespace arlo::simulate {

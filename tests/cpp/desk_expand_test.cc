@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gateway/desk/expand.h"
+#include "gateway/desk/flow_call.h"
 
 namespace arlo::gateway {
 namespace {

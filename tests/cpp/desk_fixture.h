@@ -5,6 +5,7 @@
 
 #include <arlo/v1/admin.pb.h>
 #include <arlo/v1/config.pb.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -140,16 +141,14 @@ class DeskRig final : private UpstreamListener, private AuditListener {
 
   static v1::GatewayConfig made_config() {
     v1::GatewayConfig config;
-    config.set_max_attempts(3);
-    config.set_unavailable_grace_ms(50);
-    config.mutable_dispatch()->set_max_queued(40);
-    auto& health = *config.mutable_health();
-    health.set_interval_ms(20);
-    health.set_timeout_ms(10);
-    health.set_failures(2);
-    health.set_retry_interval_ms(5);
-    health.set_silence_ms(1000);
+    add(config, R"(max_attempts: 3 unavailable_grace_ms: 50 dispatch { max_queued: 40 }
+        health { interval_ms: 20 timeout_ms: 10 failures: 2 retry_interval_ms: 5 silence_ms: 1000 })");
     return config;
+  }
+
+  // Adds the fields that a text gives.
+  static void add(google::protobuf::Message& message, const std::string& text) {
+    ASSERT_TRUE(google::protobuf::TextFormat::MergeFromString(text, &message)) << text;
   }
 
   [[nodiscard]] bool comes_of(std::int32_t stage, std::int32_t fork) const {
@@ -188,43 +187,18 @@ class DeskRig final : private UpstreamListener, private AuditListener {
 
   std::uint64_t below(std::uint64_t bound) { return random() % bound; }
 
-  static void fill_model(v1::Model* model, const std::string& name, bool joins) {
-    model->set_name(name);
-    model->set_slo_ms(100);
-    model->set_default_timeout_ms(500);
-    for (const auto role : {v1::InputTensor::ROLE_IDS, v1::InputTensor::ROLE_MASK}) {
-      if (joins) continue;
-      auto* input = model->add_inputs();
-      input->set_name(role == v1::InputTensor::ROLE_IDS ? "input_ids" : "attention_mask");
-      input->set_datatype("INT64");
-      input->set_role(role);
-    }
-    if (joins) {
-      auto* input = model->add_inputs();
-      input->set_name("logits");
-      input->set_datatype("FP32");
-      input->set_role(v1::InputTensor::ROLE_TENSOR);
-      input->add_dims(-1);
-      input->add_dims(2);
-    }
-    auto* logits = model->add_outputs();
-    logits->set_name("logits");
-    logits->set_datatype("FP32");
-    logits->add_dims(2);
+  static void fill_model(v1::Model& model, const std::string& name, bool joins) {
+    add(model, R"(slo_ms: 100 default_timeout_ms: 500 outputs { name: "logits" datatype: "FP32" dims: 2 })");
+    model.set_name(name);
+    add(model, joins ? R"(inputs { name: "logits" datatype: "FP32" role: ROLE_TENSOR dims: -1 dims: 2 })"
+                     : R"(inputs { name: "input_ids" datatype: "INT64" role: ROLE_IDS }
+                          inputs { name: "attention_mask" datatype: "INT64" role: ROLE_MASK })");
   }
 
   void fill_rule(v1::TokenRule& rule) {
+    add(rule, R"(batch: 4 delta_us: 5000 eta_us: 20000 mu: 1 beta: 10 initial_us: 1000 window_us: 1000000
+        horizon_us: 50000 looked_at: 8 shadow: .3)");
     rule.set_rule(std::vector<const char*>{"price", "printed"}[below(2)]);
-    rule.set_batch(4);
-    rule.set_delta_us(5000);
-    rule.set_eta_us(20'000);
-    rule.set_mu(1);
-    rule.set_beta(10);
-    rule.set_initial_us(1000);
-    rule.set_window_us(1'000'000);
-    rule.set_horizon_us(50'000);
-    rule.set_looked_at(8);
-    rule.set_shadow(.3);
   }
 
   // The same flow, or nearly, with another plan and other workers.
@@ -232,15 +206,12 @@ class DeskRig final : private UpstreamListener, private AuditListener {
     v1::Deployment deployment;
     deployment.set_version(++version_);
     auto* pipeline = deployment.add_pipelines();
+    add(*pipeline, "slo_ms: 100 default_timeout_ms: 500 max_bytes: 65536 audit: .3");
     pipeline->set_name(kPipeline);
-    pipeline->set_slo_ms(100);
-    pipeline->set_default_timeout_ms(500);
     pipeline->set_router(router_);
     pipeline->set_drop(drop_);
     pipeline->set_partial(partial_);
     pipeline->set_max_children(static_cast<std::uint32_t>(12 + below(8) / 7));  // another flow, for what comes
-    pipeline->set_max_bytes(1 << 16);
-    pipeline->set_audit(.3);
     for (const char* name : tenants_ ? std::vector<const char*>{"a", "b"} : std::vector<const char*>{}) {
       auto* tenant = pipeline->add_tenants();
       tenant->set_name(name);
@@ -259,13 +230,13 @@ class DeskRig final : private UpstreamListener, private AuditListener {
       for (std::uint64_t v = 0; v < stage.variants; ++v) {
         const std::string name = "m" + std::to_string(s) + std::to_string(v);
         const auto ms = static_cast<std::uint32_t>(1 + 4 * v);
-        fill_model(s + v == 0 ? deployment.mutable_model() : deployment.add_more_models(), name, !stage.joins.empty());
+        fill_model(*(s + v == 0 ? deployment.mutable_model() : deployment.add_more_models()), name,
+                   !stage.joins.empty());
         auto* runtime = deployment.add_runtimes();
+        add(*runtime, "max_batch: 4 capacity: 50");
         runtime->set_name(name + "_len");
         runtime->set_model(name);
         runtime->set_max_length(kLongest);
-        runtime->set_max_batch(4);
-        runtime->set_capacity(50);
         for (const std::uint32_t rows : {1U, 4U}) {
           auto* point = runtime->add_latency();
           point->set_length(kLongest);
@@ -310,27 +281,19 @@ class DeskRig final : private UpstreamListener, private AuditListener {
       edge->set_to(static_cast<std::int32_t>(s));
       if (stages_[s].anew) {
         edge->set_falls_back(true);
-        if (stages_[s].mixes) {
-          edge->add_weights(1);
-          edge->add_weights(2);
-        }
+        if (stages_[s].mixes) add(*edge, "weights: [1, 2]");
       }
       if (stages_[s].anew && stages_[s].follows) {
         edge->mutable_guard()->set_rule(below(2) == 0 ? "price" : "planned");
         for (std::uint64_t v = 0; v < stages_[static_cast<std::size_t>(stages_[s].parent)].variants; ++v) {
-          auto* gain = edge->mutable_guard()->add_gain();
-          for (const double x : {0.0, 1.0}) {
-            gain->add_score(x);
-            gain->add_gain(.6 - x);
-          }
+          add(*edge, "guard { gain { score: [0, 1] gain: [.6, -.4] } }");
         }
       }
       for (std::uint64_t v = 0; v < stages_[static_cast<std::size_t>(stages_[s].parent)].variants; ++v) {
         edge->add_factor(1);
       }
       if (!stages_[s].chunks || stages_[s].anew) continue;
-      edge->mutable_chunks()->set_window(10);
-      edge->mutable_chunks()->set_stride(8);
+      add(*edge, "chunks { window: 10 stride: 8 }");
     }
     if (cascade_) as_cascade(deployment);
     const auto wrong = [](const MaybeFault& fault) { return fault ? fault->message : std::string(); };
@@ -351,35 +314,20 @@ class DeskRig final : private UpstreamListener, private AuditListener {
 
   void as_cascade(v1::Deployment& deployment) {
     deployment.clear_pipelines();
-    auto* cascade = deployment.add_cascades();
-    cascade->set_name(kPipeline);
-    cascade->set_slo_ms(100);
-    cascade->set_default_timeout_ms(500);
-    cascade->set_logits("logits");
-    cascade->set_answer_margin_ms(2);
-    cascade->set_expire(below(3) == 0);
-    cascade->set_fail(below(3) == 0);
-    cascade->set_auto_price(below(2) == 0);
-    for (const char* label : {"no", "yes"}) cascade->add_labels(label);
+    auto& cascade = *deployment.add_cascades();
+    add(cascade, R"(slo_ms: 100 default_timeout_ms: 500 logits: "logits" answer_margin_ms: 2 labels: ["no", "yes"]
+        shadow_share: .5 shadow_max_busy: 1 drift_epsilon: .5
+        point: "usual" points { name: "usual" ensemble: "none" prices {} })");
+    cascade.set_name(kPipeline);
+    cascade.set_expire(below(3) == 0);
+    cascade.set_fail(below(3) == 0);
+    cascade.set_auto_price(below(2) == 0);
     for (std::size_t s = 0; s < stages_.size(); ++s) {
-      auto* stage = cascade->add_stages();
-      stage->set_model("m" + std::to_string(s) + "0");
-      stage->set_score("max");
-      stage->set_over("min");
-      stage->set_weight(1);
-      stage->mutable_calibrator()->set_kind("temperature");
-      stage->mutable_calibrator()->set_t(1);
-    }
-    cascade->set_point("usual");
-    auto* point = cascade->add_points();
-    point->set_name("usual");
-    point->set_ensemble("none");
-    auto* price = point->add_prices();
-    for (std::size_t s = 1; s < stages_.size(); ++s) {
-      auto* rule = price->add_rules();
-      auto* t = rule->add_below();
-      t->set_length(kLongest);
-      t->set_value(.9);
+      auto& stage = *cascade.add_stages();
+      add(stage, R"(score: "max" over: "min" weight: 1 calibrator { kind: "temperature" t: 1 })");
+      stage.set_model("m" + std::to_string(s) + "0");
+      auto& price = *cascade.mutable_points(0)->mutable_prices(0);
+      if (s > 0) add(price, "rules { below { length: " + std::to_string(kLongest) + " value: .9 } }");
     }
   }
 

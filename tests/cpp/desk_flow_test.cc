@@ -89,6 +89,7 @@ TEST(DeskCascades, EveryCallIsAnsweredOnceAndNothingIsLeft) {
   set_log_level(parse_log_level("error"));
   std::uint64_t well = 0;
   std::uint64_t badly = 0;
+  std::uint64_t audited = 0;
   const auto first = number("DESK_FIRST", 0);
   for (std::uint64_t seed = first; seed < first + number("DESK_SEEDS", 100); ++seed) {
     DeskRig rig(seed, true);
@@ -101,6 +102,10 @@ TEST(DeskCascades, EveryCallIsAnsweredOnceAndNothingIsLeft) {
       if (call->fault.code != Code::kOk) continue;
       for (const Row& row : call->rows) EXPECT_TRUE(row.journey->answered()) << seed;
     }
+    const v1::Stats stats = rig.stats();
+    for (const auto& stage : stats.stages()) EXPECT_LE(stage.shadow_rows(), stage.visits()) << seed;
+    audited += stats.shadows().rows();
+    EXPECT_FALSE(rig.own_open()) << seed;
     EXPECT_EQ(rig.late_starts, 0U) << seed;
     EXPECT_EQ(rig.at_workers(), 0U) << seed;
     EXPECT_EQ(rig.scheduler().queued(), 0) << seed;
@@ -108,6 +113,7 @@ TEST(DeskCascades, EveryCallIsAnsweredOnceAndNothingIsLeft) {
   }
   EXPECT_GT(well, 1000U);
   EXPECT_GT(badly, 1000U);
+  EXPECT_GT(audited, 100U);
 }
 
 }  // namespace

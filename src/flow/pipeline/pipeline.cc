@@ -30,13 +30,6 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
       capacity_(at(tree_.variants())),
       lengths_(spec_.stages.size(), 1) {
   chooses_ = spec_.follows_load;
-  // Worker-seconds of a root by the most accurate variants, and by those that take least.
-  double dear = 0;
-  double cheap = 0;
-  std::vector<double> rows_dear(spec_.stages.size(), 1);
-  std::vector<double> rows_cheap(spec_.stages.size(), 1);
-  std::vector<std::int32_t> best(spec_.stages.size());
-  std::vector<std::int32_t> least(spec_.stages.size());
   for (std::int32_t s = 0; s < tree_.stages(); ++s) {
     const Tree::Stage& stage = tree_.stage(s);
     for (const Tree::Out& out : stage.out) {
@@ -49,20 +42,25 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
     }
     deepest_ = std::max(deepest_, stage.depth);
     chooses_ = chooses_ || stage.variants > 1;
-    for (std::int32_t v = 1; v < stage.variants; ++v) {
-      const VariantSpec& x = tree_.variant(stage.first_variant + v);
-      if (x.accuracy > tree_.variant(stage.first_variant + best[at(s)]).accuracy) best[at(s)] = v;
-      if (x.work < tree_.variant(stage.first_variant + least[at(s)]).work) least[at(s)] = v;
-    }
-    if (stage.parent >= 0) {
-      rows_dear[at(s)] = rows_dear[at(stage.parent)] * stage.factor[at(best[at(stage.parent)])];
-      rows_cheap[at(s)] = rows_cheap[at(stage.parent)] * stage.factor[at(least[at(stage.parent)])];
-    }
-    dear += rows_dear[at(s)] * tree_.variant(stage.first_variant + best[at(s)]).work;
-    cheap += rows_cheap[at(s)] * tree_.variant(stage.first_variant + least[at(s)]).work;
   }
-  lowest_price_ = kLeastCost / dear;
-  highest_price_ = kMostCost / cheap;
+  // Worker-seconds of a root by the variants of each stage that come first in this order.
+  const auto work_by = [this](auto before) {
+    double work = 0;
+    std::vector<double> rows(spec_.stages.size(), 1);
+    std::vector<std::int32_t> taken(spec_.stages.size());
+    for (std::int32_t s = 0; s < tree_.stages(); ++s) {
+      const Tree::Stage& stage = tree_.stage(s);
+      const auto& variants = spec_.stages[at(s)].variants;
+      const auto first = std::min_element(variants.begin(), variants.end(), before);
+      taken[at(s)] = static_cast<std::int32_t>(first - variants.begin());
+      if (stage.parent >= 0) rows[at(s)] = rows[at(stage.parent)] * stage.factor[at(taken[at(stage.parent)])];
+      work += rows[at(s)] * first->work;
+    }
+    return work;
+  };
+  lowest_price_ =
+      kLeastCost / work_by([](const auto& one, const auto& other) { return one.accuracy > other.accuracy; });
+  highest_price_ = kMostCost / work_by([](const auto& one, const auto& other) { return one.work < other.work; });
   base_price_ = lowest_price_;
   std::fill(price_.begin(), price_.end(), lowest_price_);
   values_.update(price_);

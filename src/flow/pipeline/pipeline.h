@@ -57,11 +57,8 @@
 // plan's times e^(1.5 (w - 1)), w being the work that waits for its instances, for any of their variants
 // (expected_wait), in quarters of its stage's slack (a root's slack over the stages of the longest way). So at the
 // plan's price variants are mixed by their queues, which stay short, and a burst makes them dear at once. Variants that
-// share all of their instances have one price. (Prices by the expected finish of a row of each variant, tried before,
-// made the accurate variant without a queue look cheap on full workers: at 0.95 of the load that a chain of two stages
-// carries, 38 % of the roots were late; now none is.) (Steps of 5 % each 100 ms, tried first, oscillate: 5 to 9 % of
-// the roots were late; now none is.) Router::kPlan and kMaf follow tables (shares.h), recomputed every kTable for the
-// present instances.
+// share all of their instances have one price. Router::kPlan and kMaf follow tables (shares.h), recomputed every
+// kTable for the present instances.
 //
 // Exits that follow the load. A row that could end with its answer goes on if that pays: utility x its gain in accuracy
 // there, given its confidence, exceeds price x worker-seconds of the best way (pays()), with the head's time for the
@@ -93,6 +90,7 @@
 #include "flow/pipeline/spec.h"
 #include "flow/pipeline/tree.h"
 #include "flow/pipeline/values.h"
+#include "flow/rules/guard.h"
 
 namespace arlo::flow::pipeline {
 
@@ -348,5 +346,13 @@ class Pipeline {
   TimeNs next_table_ = 0;
   std::int32_t live_roots_ = 0;
 };
+
+// Chooses the edges of a row that a stage has answered: those whose guards hold and, where a guard follows the load,
+// that pay (Pipeline::pays). Fills `taken` with numbers of `guards`, exits excluded; empty: the row ends there.
+// `first`: at most one. `label`: of the answer; -1: the answer cannot be judged. `scores`: [guards]. `visit`: the
+// core's, of a row that `variant` of its stage has answered.
+void take_edges(std::span<const Guard> guards, bool first, std::size_t variant, std::int32_t label,
+                std::span<const double> scores, const RowFacts& row, const Pipeline& core, VisitId visit,
+                std::vector<std::int32_t>& taken);
 
 }  // namespace arlo::flow::pipeline

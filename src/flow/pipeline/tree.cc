@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 #include <string>
+
+#include "flow/rules/judge.h"
 
 namespace arlo::flow::pipeline {
 namespace {
-
-void need(bool good, const std::string& message) {
-  if (!good) throw std::invalid_argument(message);
-}
 
 // Returns the first edge to a stage.
 const EdgeSpec& edge_to(const Spec& spec, std::int32_t stage) {

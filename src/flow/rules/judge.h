@@ -9,6 +9,9 @@
 
 namespace arlo::flow {
 
+// Throws std::invalid_argument with this message unless `good`.
+void need(bool good, const std::string& message);
+
 // Numbers of rows up to so many tokens, ascending.
 using ByLength = std::vector<std::pair<std::int32_t, double>>;
 

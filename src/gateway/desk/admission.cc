@@ -1,9 +1,9 @@
-// Admission: decides about a request before any of its rows runs.
+#include "gateway/desk/admission.h"
+
 #include <algorithm>
 #include <cmath>
 #include <string>
 
-#include "gateway/desk/desk.h"
 #include "gateway/fleet/cascade.h"
 
 namespace arlo::gateway {
@@ -30,7 +30,7 @@ Fault too_late(const Call& call, TimeNs predicted, TimeNs now) {
 
 // A request whose rows alone take longer than the SLO cannot be on time. It becomes bulk and waits behind requests that
 // can be.
-MaybeFault Desk::weigh(Call& call, TimeNs now) {
+MaybeFault Admission::weigh(Call& call, TimeNs now) {
   const bool own = call.kind != Call::Kind::kClient;
   if (call.rows.size() > 1 && !own && call.model->flow == nullptr) {
     const auto variant = call.rows.front().model().variant;
@@ -69,14 +69,14 @@ MaybeFault Desk::weigh(Call& call, TimeNs now) {
   return Fault{Code::kDeadlineExceeded, "the deadline had passed when the request came in"};
 }
 
-double Desk::delay_of(dispatch::VariantId variant, TimeNs now) const {
+double Admission::delay_of(dispatch::VariantId variant, TimeNs now) const {
   if (variant >= delays_.size()) return kUsualDelay;
   const Delay& delay = delays_[variant];
   return kUsualDelay + (delay.times - kUsualDelay) * std::exp2(-static_cast<double>(now - delay.at) / kForgotten);
 }
 
 // The delay rises at once and falls gradually. A failed request shows only that it would have taken longer.
-void Desk::learn_delay(const Call& call, TimeNs now) {
+void Admission::learn_delay(const Call& call, TimeNs now) {
   if (call.forecast_ns <= 0) return;
   const auto variant = call.model->variant;
   const double known = delay_of(variant, now);
@@ -87,7 +87,7 @@ void Desk::learn_delay(const Call& call, TimeNs now) {
 }
 
 // Bulk may fill half of the queue.
-MaybeFault Desk::room_for(const Call& call, dispatch::VariantId variant, TimeNs ahead) const {
+MaybeFault Admission::room_for(const Call& call, dispatch::VariantId variant, TimeNs ahead) const {
   const std::int64_t room = config_.dispatch().max_queued() / 2;
   const auto rows = static_cast<std::int64_t>(call.rows.size());
   const std::int64_t waiting = scheduler_.queued_of(variant);
@@ -98,7 +98,7 @@ MaybeFault Desk::room_for(const Call& call, dispatch::VariantId variant, TimeNs 
                       " (half of dispatch.max_queued): retry later, or send fewer rows at a time");
 }
 
-Fault Desk::refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs now) {
+Fault Admission::refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs now) {
   const auto variant = row.model().variant;
   switch (admitted.admission) {
     case dispatch::Admission::kTooLate:

@@ -1,27 +1,31 @@
 // Audits: a small share of rows is asked again the most accurate way, after the client has its answer, to check answer
 // quality. A row that a cascade answered early asks the last stage. A row that a pipeline answered by less than its
 // most accurate variants asks those, and a row answered with fewer tokens asks the variant with all tokens.
-// of them.
 //
 // An audit is a request by the gateway: bulk, one row, whole. It is counted only in the books of the audited stage and
 // of the work that it causes.
+//
+// Of a cascade a sample is kept for `arlo fit --from`: the stages' answers for rows whose last stage's answer is known.
+// Rows that end early are in it when they are audited; rows that reach the last stage are drawn by the same chance at
+// the same moments. So it is a fair sample of all rows that came while the last stage had room.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "dispatch/scheduler.h"
 #include "flow/rules/audit.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/effects.h"
-#include "gateway/desk/sample.h"
 #include "gateway/fleet/cascade.h"
 #include "gateway/fleet/fleet.h"
 
@@ -29,6 +33,34 @@ namespace arlo::gateway {
 
 class Audit;
 class VisitCall;
+
+struct SampledRow {
+  std::int32_t length = 0;                                        // tokens, before any were left out
+  std::int32_t pruned = 0;                                        // tokens that the last stage did not see
+  double share = 0;                                               // probability with which it was drawn
+  std::uint64_t at_ms = 0;                                        // Unix time
+  std::vector<std::pair<std::int32_t, std::vector<float>>> said;  // (stage, raw logits) pairs, ascending
+};
+
+// The last rows of one cascade, up to a fixed number. Under the router's lock; the rows themselves never change.
+class Sample {
+ public:
+  static constexpr std::size_t kMostRows = 20'000;
+  static constexpr std::size_t kMostNumbers = 2'000'000;  // logits, of all rows: 8 MB
+
+  using Rows = std::deque<std::shared_ptr<const SampledRow>>;
+
+  // Adds a row, after dropping rows of a cascade with other stages or labels.
+  void add(const Cascade& cascade, std::shared_ptr<const SampledRow> row);
+  [[nodiscard]] const Rows& rows() const { return rows_; }
+
+ private:
+  Rows rows_;
+  std::size_t numbers_ = 0;
+  std::vector<std::string> of_;  // stages, then labels
+};
+
+void fill_sample(const Sample::Rows& rows, v1::GetSampleReply* out);
 
 class AuditListener {
  public:

@@ -1,12 +1,187 @@
-// The desk's cascades: routes a row between stages, and ends it with an answer.
+#include "gateway/desk/cascades.h"
+
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "flow/rules/prune.h"
 #include "gateway/desk/desk.h"
+#include "gateway/desk/judge.h"
 
 namespace arlo::gateway {
-void Desk::begin(Row& row) {
-  begin_journey(row, journeys_++);
+namespace {
+
+// Starts the journey of a new row of a cascade.
+void begin_journey(Row& row, std::uint64_t number) {
+  const auto& cascade = row.cascade();
+  const auto& wishes = row.call->request.wishes();
+  row.journey = std::make_unique<Journey>();
+  auto& journey = *row.journey;
+  auto& facts = journey.facts;
+  facts.seed = wishes.seeded ? wishes.seed : cascade.seed;
+  facts.row = wishes.seeded ? row.index : number;
+  facts.length = row.length;
+  facts.least = wishes.least;
+  if (wishes.last >= 0) facts.last = static_cast<std::int32_t>(wishes.last);
+  if (wishes.point == "first") facts.last = 0;
+  const int named = cascade.find_point(wishes.point);
+  journey.point = &cascade.points[named < 0 ? cascade.point : static_cast<std::size_t>(named)];
+  journey.entered_ns = row.call->received_ns;
+  // Rows with client wishes differ from the data on which the cascade was fitted.
+  journey.drawn = row.call->kind != Call::Kind::kAudit && wishes.usual() && Audits::drawn(cascade, facts);
+  if (!journey.drawn) return;
+  journey.sample = std::make_shared<SampledRow>();
+  journey.sample->length = row.length;
+  journey.sample->share = cascade.shadow_share;
+}
+
+// Collects the token ids with which the row was last sent.
+void tokens_of(const Row& row, Scratch& scratch) {
+  worded(row).ids(row.index, scratch.ids);
+  const auto& tokens = row.journey->tokens;
+  if (tokens == nullptr) return;
+  for (std::size_t i = 0; i < tokens->size(); ++i) scratch.ids[i] = scratch.ids[(*tokens)[i]];
+  scratch.ids.resize(tokens->size());
+}
+
+// Keeps only the values of words, out of one per token including padding.
+void only_words(const flow::Vocabulary& vocabulary, const std::vector<std::int64_t>& ids, std::vector<float>& values) {
+  std::size_t words = 0;
+  for (std::size_t i = 0; i < std::min(ids.size(), values.size()); ++i) {
+    if (!std::binary_search(vocabulary.special.begin(), vocabulary.special.end(), ids[i])) values[words++] = values[i];
+  }
+  values.resize(words);
+}
+
+// Whether the text may be truncated: truncated texts end after different words in each vocabulary.
+bool perhaps_cut(const Row& row, std::size_t wording) {
+  const ModelSpec& model = *row.call->model;
+  const std::int32_t longest = wording == 0 ? model.longest : model.wordings[wording - 1]->longest;
+  return row.call->request.in(wording).lengths()[row.index] >= longest;
+}
+
+// Prunes on the way to a stage with another vocabulary: `scratch.kept` holds the row's tokens there. Tokens left out
+// before stay out. Returns how many tokens there were to choose from; 0: all of its text goes.
+std::size_t reworded(const Row& row, std::int32_t to, Scratch& scratch, std::int32_t under) {
+  const auto& journey = *row.journey;
+  const auto& cascade = row.cascade();
+  const auto& next = cascade.stages[static_cast<std::size_t>(to)];
+  const auto& spec = cascade.spec;
+  const auto& from = spec.words_of(static_cast<std::size_t>(journey.answered_by));
+  if (from.word_start.empty() || spec.words_of(static_cast<std::size_t>(to)).word_start.empty()) return 0;
+  if (perhaps_cut(row, journey.wording) || perhaps_cut(row, next.wording)) return 0;
+  auto& there = scratch.other_ids;
+  row.call->request.in(next.wording).ids(row.index, there);
+  flow::Rewording onto{spec.words_of(static_cast<std::size_t>(to)), there};
+  std::vector<std::uint32_t> base;
+  if (journey.tokens != nullptr) {
+    std::vector<std::int64_t> all;
+    worded(row).ids(row.index, all);
+    if (!flow::reword(from, all, *journey.tokens, onto, base)) return 0;
+    for (std::size_t i = 0; i < base.size(); ++i) there[i] = there[base[i]];
+    there.resize(base.size());
+    onto.ids = there;
+  }
+  flow::prune(journey.point->rules.prune, from, scratch.ids, scratch.importance, next.levels, scratch.kept, &onto,
+              under);
+  if (scratch.kept.empty()) {
+    scratch.kept = std::move(base);
+    return under == 0 ? scratch.kept.size() : 0;
+  }
+  if (!base.empty()) {
+    for (auto& at : scratch.kept) at = base[at];
+  }
+  return there.size();
+}
+
+// Returns the signals of the stage that has just answered the row.
+flow::Signals signals_of(const Row& row, Scratch& scratch) {
+  const auto& cascade = row.cascade();
+  const auto& outputs = cascade.outputs;
+  const auto length = static_cast<std::size_t>(row.length);
+  flow::Signals signals;
+  floats(row.parsed.raw(outputs.logits), scratch.logits);
+  signals.labels = row.parsed.elements(outputs.logits);
+  if (outputs.end_logits >= 0) {
+    floats(row.parsed.raw(outputs.end_logits), scratch.end_logits);
+    tokens_of(row, scratch);
+    const auto& vocabulary = cascade.spec.words_of(static_cast<std::size_t>(row.journey->stage));
+    only_words(vocabulary, scratch.ids, scratch.logits);
+    only_words(vocabulary, scratch.ids, scratch.end_logits);
+    signals.end_logits = scratch.end_logits;
+    signals.labels = scratch.logits.size();
+  } else if (row.call->model->outputs[static_cast<std::size_t>(outputs.logits)].token_level) {
+    scratch.logits.resize(std::min(scratch.logits.size(), length * signals.labels));  // without padding
+  }
+  signals.logits = scratch.logits;
+  if (outputs.confidence >= 0) {
+    const auto own = row.parsed.raw(outputs.confidence);
+    if (own.size() >= sizeof(float)) std::memcpy(&signals.confidence, own.data(), sizeof(float));
+  }
+  return signals;
+}
+
+// Keeps a good answer with these signals from now on.
+void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scratch& scratch) {
+  auto& journey = *row.journey;
+  journey.kept = std::move(row.response);
+  journey.parsed = std::move(row.parsed);
+  journey.answered_by = journey.stage;
+  journey.confidence = confidence;
+  const auto ensemble = journey.point->rules.ensemble;
+  if (ensemble == flow::Ensemble::kNone) return;
+  const auto& stage = row.cascade().spec.stages[static_cast<std::size_t>(journey.stage)];
+  scratch.q.resize(signals.labels);
+  const bool finite = ensemble == flow::Ensemble::kRaw
+                          ? flow::raw_probabilities(stage.judge, signals.logits, scratch.q)
+                          : flow::calibrate(stage.judge, signals.logits, journey.facts.length, scratch.q);
+  if (finite) journey.mix.add(stage.weight, scratch.q);
+}
+
+// Moves the row to that stage, with all of its text if the stage has another vocabulary.
+void reword(Row& row, std::int32_t stage) {
+  auto& journey = *row.journey;
+  const std::size_t wording = row.cascade().stages[static_cast<std::size_t>(stage)].wording;
+  if (journey.wording == wording) return;
+  journey.wording = wording;
+  journey.tokens = nullptr;
+  journey.pruned = 0;
+  row.length = length_at(row, stage);
+}
+
+// Leaves out unimportant words on the way to the stage `to`: the row becomes shorter, in the vocabulary of that stage.
+// `under`: as in flow::prune(). Returns the number of tokens; 0: the row is unchanged.
+std::int32_t shorten(Row& row, std::int32_t to, Scratch& scratch, std::int32_t under = 0) {
+  auto& journey = *row.journey;
+  const auto& cascade = row.cascade();
+  const auto& next = cascade.stages[static_cast<std::size_t>(to)];
+  const auto& spec = journey.point->rules.prune;
+  if (!journey.point->prunes || (under > 0 && spec.alpha_max < spec.alpha)) return 0;
+  floats(journey.parsed.raw(cascade.outputs.importance), scratch.importance);
+  if (scratch.importance.size() < static_cast<std::size_t>(row.length)) return 0;
+  scratch.importance.resize(static_cast<std::size_t>(row.length));
+  tokens_of(row, scratch);
+  const auto& vocabulary = cascade.spec.words_of(static_cast<std::size_t>(journey.answered_by));
+  auto whole = static_cast<std::size_t>(row.length);
+  if (next.wording == journey.wording) {
+    flow::prune(spec, vocabulary, scratch.ids, scratch.importance, next.levels, scratch.kept, nullptr, under);
+    if (scratch.kept.empty()) return 0;
+    if (journey.tokens != nullptr) {
+      for (auto& at : scratch.kept) at = (*journey.tokens)[at];
+    }
+  } else if (whole = reworded(row, to, scratch, under); whole == 0) {
+    return 0;
+  }
+  row.length = static_cast<std::int32_t>(scratch.kept.size());
+  journey.wording = next.wording;
+  journey.tokens = std::make_shared<const std::vector<std::uint32_t>>(scratch.kept);
+  return static_cast<std::int32_t>(whole) - row.length;
+}
+
+}  // namespace
+
+void Cascades::begin(Row& row) {
+  begin_journey(row, rows_++);
   const auto& cascade = row.cascade();
   const auto stages = static_cast<std::int32_t>(cascade.stages.size());
   const std::int32_t start = std::min(row.journey->point->rules.start, row.journey->facts.last);
@@ -19,11 +194,10 @@ void Desk::begin(Row& row) {
   }
   row.journey->stage = stage;
   reword(row, stage);
-  const auto variant = row.model().variant;
-  books_[variant]->arrived(row.length, scheduler_.ideal_level(row.length, variant));
+  desk_.count_arrival(row);
 }
 
-flow::StageSet Desk::present(const Row& row) const {
+flow::StageSet Cascades::present(const Row& row) const {
   const auto& stages = row.cascade().stages;
   flow::StageSet set = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -33,32 +207,32 @@ flow::StageSet Desk::present(const Row& row) const {
   return set;
 }
 
-bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
+bool Cascades::goes_on(Row& row, TimeNs now, Effects& effects) {
   const auto& cascade = row.cascade();
   auto& journey = *row.journey;
-  auto& counts = flow_books_.stage(*row.call->model, journey.stage);
+  auto& counts = this->counts(row, journey.stage);
   auto& visit = journey.visits.at(static_cast<std::size_t>(journey.stage));
   visit.queued_ns += row.started_ns - journey.entered_ns;
   visit.executed_ns += now - row.started_ns;
   journey.last_visited = journey.stage;
 
   const auto signals = signals_of(row, scratch_);
-  auto& price = prices_.at(row.call->model->variant);
+  auto& price = price_of(row);
   const auto decision = flow::decide(cascade.spec, journey.point->rules, journey.stage, signals, journey.facts,
                                      present(row), cascade.auto_price ? price.now() : 0, scratch_.q);
-  counts.visited(decision.confidence, flow::finite(signals));
+  FlowBooks::visited(counts, decision.confidence, flow::finite(signals));
   const bool early = decision.exit && decision.reason == flow::Reason::kConfident;
   keep_answer(row, signals, decision.confidence, scratch_);
   journey.reason = decision.reason;
   if (row.call->fault.code != Code::kOk) return false;  // it ends unanswered
   if (journey.drawn) audits_.hear(row, signals, early, price.now(), effects);
   if (decision.exit) {
-    ++counts.exits.at(static_cast<std::size_t>(decision.reason));
+    bump(counts.mutable_exits(), decision.reason);
     return false;
   }
   if (cascade.auto_price) price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
   if (goes_to(row, decision.to, now, effects)) {
-    ++counts.escalations.at(static_cast<std::size_t>(journey.stage));
+    bump(counts.mutable_escalations(), journey.stage);
     journey.escalated = true;
     if (row.call->request.wishes().partial) {
       row.call->holds.fetch_add(1, std::memory_order_relaxed);
@@ -66,11 +240,11 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
     }
     return true;
   }
-  ++counts.exits.at(static_cast<std::size_t>(journey.reason));
+  bump(counts.mutable_exits(), journey.reason);
   return false;
 }
 
-bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
+bool Cascades::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
   auto& journey = *row.journey;
   const auto& stages = row.cascade().stages;
   const std::int32_t length = row.length;
@@ -88,7 +262,8 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
   };
   const auto went = [&](std::int32_t stage, std::int32_t pruned) {
     if (!enter(row, stage, now, effects)) return false;
-    flow_books_.stage(*row.call->model, stage).pruned_tokens += static_cast<std::uint64_t>(pruned);
+    auto& counts = this->counts(row, stage);
+    counts.set_pruned_tokens(counts.pruned_tokens() + static_cast<std::uint64_t>(pruned));
     journey.pruned += pruned;
     return true;
   };
@@ -103,7 +278,7 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
       if (!tried) {
         tried = true;
         reason = journey.reason;
-        prices_.at(row.call->model->variant).short_of_time();
+        price_of(row).short_of_time();
         if (reason == flow::Reason::kStageAbsent) return false;  // leaving out words does not help
       }
       pruned = level == levels.end() ? 0 : shorten(row, stage, scratch_, *level);
@@ -115,8 +290,7 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
   return false;
 }
 
-// Returns false if the scheduler's forecast leaves no time.
-bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
+bool Cascades::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
   const auto& cascade = row.cascade();
   const Call& call = *row.call;
   auto& journey = *row.journey;
@@ -131,10 +305,9 @@ bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
     deadline = call.deadline_ns - cascade.margin;
     if (cascade.auto_price && !call.bulk()) deadline = std::min(deadline, due);
   }
-  const auto variant = row.model().variant;
-  const auto admitted = arrive(row, deadline, now, effects);
+  const auto admitted = desk_.arrive(row, deadline, now, effects);
   if (admitted.handle != dispatch::kNone) {
-    books_[variant]->arrived(row.length, scheduler_.ideal_level(row.length, variant));
+    desk_.count_arrival(row);
     return true;
   }
   if (admitted.admission == dispatch::Admission::kTooLate) {
@@ -145,14 +318,14 @@ bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
   return false;
 }
 
-bool Desk::may_settle(const Row& row, flow::Reason reason) {
+bool Cascades::may_settle(const Row& row, flow::Reason reason) {
   if (row.journey == nullptr || !row.journey->answered()) return false;
   if (reason == flow::Reason::kDeadline) return !row.cascade().expire;
   if (reason == flow::Reason::kStageFailed) return !row.cascade().fail;
   return true;
 }
 
-bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
+bool Cascades::settles_for(Row& row, flow::Reason reason, TimeNs now) {
   if (!may_settle(row, reason)) return false;
   const auto& cascade = row.cascade();
   auto& journey = *row.journey;
@@ -160,7 +333,7 @@ bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
     reason = flow::Reason::kLoad;
   }
   if (reason == flow::Reason::kDeadline || reason == flow::Reason::kLoad) {
-    prices_.at(row.call->model->variant).short_of_time();
+    price_of(row).short_of_time();
   }
   const bool ran = row.state == Row::State::kRunning;
   auto& visit = journey.visits.at(static_cast<std::size_t>(journey.stage));
@@ -168,74 +341,44 @@ bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
   if (ran) visit.executed_ns += now - row.started_ns;
   journey.last_visited = journey.stage;
   journey.reason = reason;
-  ++flow_books_.stage(*row.call->model, journey.answered_by).exits.at(static_cast<std::size_t>(reason));
+  bump(counts(row, journey.answered_by).mutable_exits(), reason);
   return true;
 }
 
-// Moves rows whose stage has gone to another one; if there is none, rows with an answer end with it.
-void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
-  for (Row* row : std::exchange(astray_, {})) {
-    auto& journey = *row->journey;
-    const auto& cascade = row->cascade();
-    const auto there = present(*row);
-    std::int32_t to = -1;
-    if (journey.answered()) {
-      const auto decision = flow::decide(cascade.spec, journey.point->rules, journey.answered_by, journey.confidence,
-                                         journey.facts, there, 0);
-      if (!decision.exit) to = decision.to;
-    } else {
-      to = flow::entry(there, journey.stage, static_cast<std::int32_t>(cascade.stages.size()));
-      if (to < 0 && row->call->request.wishes().point != "last") {
-        to = flow::entry(there, 0, static_cast<std::int32_t>(cascade.stages.size()));
-      }
+void Cascades::find_way(Row& row, TimeNs grace, TimeNs now, Effects& effects) {
+  auto& journey = *row.journey;
+  const auto& cascade = row.cascade();
+  const auto there = present(row);
+  std::int32_t to = -1;
+  if (journey.answered()) {
+    const auto decision = flow::decide(cascade.spec, journey.point->rules, journey.answered_by, journey.confidence,
+                                       journey.facts, there, 0);
+    if (!decision.exit) to = decision.to;
+  } else {
+    to = flow::entry(there, journey.stage, static_cast<std::int32_t>(cascade.stages.size()));
+    if (to < 0 && row.call->request.wishes().point != "last") {
+      to = flow::entry(there, 0, static_cast<std::int32_t>(cascade.stages.size()));
     }
-    if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
-    if (to < 0 && !journey.answered() && now - row->unfit_since_ns < grace) continue;
-    if (!scheduler_.cancel(row->handle, row->tag(), now, effects.actions)) continue;  // started, or expired
-    waiting_.remove(*row);
-    row->state = Row::State::kNew;
-    row->handle = dispatch::kNone;
-    row->unfit_since_ns = 0;
-    auto reason = flow::Reason::kStageAbsent;
-    if (to >= 0) {
-      if (enter(*row, to, now, effects)) {
-        if (journey.answered()) {
-          auto& counts = flow_books_.stage(*row->call->model, journey.answered_by);
-          ++counts.escalations.at(static_cast<std::size_t>(to));
-        }
-        continue;
-      }
-      reason = journey.reason;
+  }
+  if (row.unfit_since_ns == 0) row.unfit_since_ns = now;
+  if (to < 0 && !journey.answered() && now - row.unfit_since_ns < grace) return;
+  if (!desk_.pull_back(row, now, effects)) return;
+  auto reason = flow::Reason::kStageAbsent;
+  if (to >= 0) {
+    if (enter(row, to, now, effects)) {
+      if (journey.answered()) bump(counts(row, journey.answered_by).mutable_escalations(), to);
+      return;
     }
-    if (settles_for(*row, reason, now)) {
-      end(*row, now, effects);
-    } else {
-      fail(*row->call, fleet_.no_instance(row->length, row->model().variant), row->index, now, effects);
-    }
+    reason = journey.reason;
+  }
+  if (settles_for(row, reason, now)) {
+    desk_.end(row, now, effects);
+  } else {
+    desk_.fail(*row.call, fleet_.no_instance(row.length, row.model().variant), row.index, now, effects);
   }
 }
 
-void Desk::end_late(TimeNs now, Effects& effects) {
-  for (Row* row : std::exchange(late_, {})) {
-    if (row->state != Row::State::kRunning) continue;
-    UpstreamCall::Part* const part = running(row->handle);
-    if (part == nullptr || part->row() == nullptr) continue;  // its answer has just come
-    if (!may_settle(*row, flow::Reason::kDeadline)) {
-      if (now < row->call->deadline_ns) {
-        next_deadline_ = std::min(next_deadline_, row->call->deadline_ns);
-        continue;
-      }
-      fail(*row->call, {Code::kDeadlineExceeded, "the deadline passed while the request ran"}, Call::kNoRow, now,
-           effects);
-      continue;
-    }
-    if (!leaves(*row, now, effects)) continue;  // its answer has come meanwhile
-    settles_for(*row, flow::Reason::kDeadline, now);
-    end(*row, now, effects);
-  }
-}
-
-void Desk::set_prices(TimeNs now) {
+void Cascades::look(TimeNs now) {
   if (now < next_look_) return;
   next_look_ = now + flow::Price::kLook;
   for (auto& price : prices_) price.look();

@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "gateway/desk/journey.h"
-
 namespace arlo::gateway {
 namespace {
 
@@ -59,7 +57,10 @@ Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Flee
       fleet_(fleet),
       books_(books),
       listener_(listener),
-      audits_(scheduler, fleet, audits) {}
+      audits_(scheduler, fleet, audits),
+      admission_(config, scheduler, fleet),
+      cascades_(*this, scheduler, fleet, flow_books_, audits_),
+      visits_(*this, admission_, config, scheduler, flow_books_, audits_) {}
 
 UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
   if (running_.size() <= handle) running_.resize(handle + 1);
@@ -81,19 +82,19 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     const bool several = cascade || call.model->flow != nullptr;
     if (call.kind != Call::Kind::kAudit)
       books(call).arrived(row.length, several ? -1 : scheduler_.ideal_level(row.length, call.model->variant));
-    if (cascade) begin(row);
+    if (cascade) cascades_.begin(row);
   }
   if (call.cancelled) {
     fail(call, {Code::kCancelled, "cancelled by the client"}, Call::kNoRow, now, effects);
-  } else if (auto fault = weigh(call, now)) {
+  } else if (auto fault = admission_.weigh(call, now)) {
     fail(call, std::move(*fault), Call::kNoRow, now, effects);
   }
   const TimeNs deadline = call.waiting_deadline();
   if (call.model->flow != nullptr) {
     if (call.fault.code == Code::kOk) {
       scheduler_.hold();
-      begin_flow(call, now, effects);
-      pump(now, effects);
+      visits_.begin(call, now, effects);
+      visits_.pump(now, effects);
       scheduler_.release(now, effects.actions);
     }
     settle(effects, now);
@@ -104,7 +105,7 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     if (call.fault.code != Code::kOk) break;
     const auto admitted = arrive(row, deadline, now, effects);
     if (admitted.handle == dispatch::kNone) {
-      fail(call, refusal(row, admitted, now), row.index, now, effects);
+      fail(call, admission_.refusal(row, admitted, now), row.index, now, effects);
     }
     settle(effects, now);
   }
@@ -164,7 +165,7 @@ void Desk::settle(Effects& effects, TimeNs now) {
       }
     }
     effects.actions.clear();
-    pump(now, effects);
+    visits_.pump(now, effects);
   } while (!effects.actions.empty());
 }
 
@@ -193,7 +194,7 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
     row.demoted = action.demoted;
     batch_.push_back(&row);
     VisitCall* const visit = visit_of(*row.call);
-    if (visit != nullptr && !visit->starts_as(runtime.variant, *flows_.at(visit->state->model->variant))) {
+    if (visit != nullptr && !visit->starts_as(runtime.variant, *visits_.state(visit->state->model->variant))) {
       row.level = scheduler_.ideal_level(row.length, row.model().variant);
     }
   }
@@ -239,26 +240,23 @@ void Desk::expired(Row& row, bool evicted, TimeNs now, Effects& effects) {
   row.handle = dispatch::kNone;
   const auto waited = in_ms(now - row.call->received_ns);
   const auto variant = row.model().variant;
-  if (settles_for(row, scheduler_.fits_any(row.length, variant) ? flow::Reason::kDeadline : flow::Reason::kStageAbsent,
-                  now)) {
+  if (cascades_.settles_for(
+          row, scheduler_.fits_any(row.length, variant) ? flow::Reason::kDeadline : flow::Reason::kStageAbsent, now)) {
     end(row, now, effects);
     return;
   }
+  Fault fault;
   if (!scheduler_.fits_any(row.length, variant)) {
-    fail(*row.call, fleet_.no_instance(row.length, variant), row.index, now, effects);
+    fault = fleet_.no_instance(row.length, variant);
   } else if (now >= row.call->waiting_deadline()) {
-    fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + "): " + kMoreTime},
-         row.index, now, effects);
+    fault = {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + "): " + kMoreTime};
   } else if (row.call->bulk() && std::cmp_greater_equal(scheduler_.queued(), config_.dispatch().max_queued())) {
-    Fault fault{Code::kResourceExhausted, "the queue is full, and interactive requests go first: try again later"};
-    fault.overload = true;
-    fail(*row.call, std::move(fault), row.index, now, effects);
+    fault = {Code::kResourceExhausted, "the queue is full, and interactive requests go first: try again later", true};
   } else {
-    Fault fault{Code::kDeadlineExceeded,
-                "the request waited " + waited + ", and its deadline cannot be met any more: " + kMoreTime};
-    fault.overload = true;
-    fail(*row.call, std::move(fault), row.index, now, effects);
+    fault = {Code::kDeadlineExceeded,
+             "the request waited " + waited + ", and its deadline cannot be met any more: " + kMoreTime, true};
   }
+  fail(*row.call, std::move(fault), row.index, now, effects);
 }
 
 void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
@@ -280,7 +278,7 @@ void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
   if (try_again(*row, dispatch::kNone, fewer(*row), now, effects)) return;
   scheduler_.abandon(action.handle);
   const auto& instance = *upstream.instance();
-  if (!settles_for(*row, flow::Reason::kStageFailed, now)) {
+  if (!cascades_.settles_for(*row, flow::Reason::kStageFailed, now)) {
     fail(*row->call,
          {Code::kUnavailable, "worker '" + instance.worker_label + "', runtime '" + instance.runtime +
                                   "' failed while the request ran: " + instance.last_error},
@@ -345,7 +343,7 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
     }
   }
   if (journeys) {
-    pump(now, effects);
+    visits_.pump(now, effects);
     scheduler_.release(now, effects.actions);
   }
   settle(effects, now);
@@ -374,10 +372,11 @@ void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects
   if (reply != Reply::kGood && elsewhere && try_again(row, answer.instance->slot, most, now, effects)) return;
 
   scheduler_.finish(row.handle, verdict_of(reply), now, effects.actions);
-  const bool further = reply == Reply::kGood && row.journey != nullptr && goes_on(row, now, effects);
+  const bool further = reply == Reply::kGood && row.journey != nullptr && cascades_.goes_on(row, now, effects);
   if (reply != Reply::kGood) {
     for (const auto& failure : row.failures) failure->acquitted = true;
-    if (!settles_for(row, flow::Reason::kStageFailed, now)) fail(*row.call, answer.fault, row.index, now, effects);
+    if (!cascades_.settles_for(row, flow::Reason::kStageFailed, now))
+      fail(*row.call, answer.fault, row.index, now, effects);
   }
   if (further) {
     for (const auto& failure : row.failures) --failure->open;
@@ -390,7 +389,6 @@ void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects
   if (further) row.failures.clear();
 }
 
-// Ends a call without an answer, including all its rows, wherever they are.
 void Desk::fail(Call& call, Fault fault, std::uint32_t row, TimeNs now, Effects& effects) {
   if (call.fault.code != Code::kOk) return;
   call.fault = std::move(fault);
@@ -447,26 +445,24 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   row.ended_ns = now;
   row.handle = dispatch::kNone;
   for (const auto& failure : row.failures) --failure->open;
-  if (row.flow != nullptr) leave_flow(row, now);
+  if (row.flow != nullptr) visits_.leave(row, now);
   Call& call = *row.call;
   if (--call.open_rows == 0 && call.kind != Call::Kind::kAudit) {
-    learn_delay(call, now);
+    admission_.learn_delay(call, now);
     books(call).ended(call, now);
   }
-  if (VisitCall* const visit = visit_of(call); visit != nullptr) {
-    visit->ended = true;
-    if (visit->id != flow::pipeline::kNone) ended_visits_.push_back(visit);
-  }
+  if (VisitCall* const visit = visit_of(call); visit != nullptr) visits_.ended(*visit);
   effects.releases.push_back(&call);
 }
 
-// Ends the row and abandons its roots that are still under way.
-void Desk::leave_flow(Row& row, TimeNs now) {
-  if (row.call->kind != Call::Kind::kAudit) flow_books_.ended(row, now);
-  for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
-    root->row = nullptr;
-    root->state->core.cancel(root->id, now);
-  }
+bool Desk::pull_back(Row& row, TimeNs now, Effects& effects) {
+  if (row.state != Row::State::kWaiting) return false;
+  if (!scheduler_.cancel(row.handle, row.tag(), now, effects.actions)) return false;
+  waiting_.remove(row);
+  row.state = Row::State::kNew;
+  row.handle = dispatch::kNone;
+  row.unfit_since_ns = 0;
+  return true;
 }
 
 // ---- time ----
@@ -480,8 +476,8 @@ void Desk::tick(TimeNs now, Effects& effects) {
   check_fit(now, effects);
   check_deadlines(now, effects);
   settle(effects, now);
-  set_prices(now);
-  look_at_flows(now);
+  cascades_.look(now);
+  visits_.look(now);
 }
 
 // Rows that fit no instance in service wait for unavailable_grace_ms from their arrival, or from the departure of the
@@ -491,6 +487,7 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
   some_unfit_ = false;
   const TimeNs grace = TimeNs{config_.unavailable_grace_ms()} * kMs;
   std::vector<Row*> over;
+  std::vector<Row*> astray;  // of cascades, whose stage has gone
   std::array<std::int32_t, dispatch::kVariants> longest{};
   for (std::size_t variant = 0; variant < books_.size(); ++variant) {
     longest.at(variant) = fleet_.longest(static_cast<dispatch::VariantId>(variant));
@@ -502,30 +499,31 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
     }
     some_unfit_ = true;
     if (row->journey != nullptr) {
-      astray_.push_back(row);
+      astray.push_back(row);
       continue;
     }
     if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
     VisitCall* const visit = visit_of(*row->call);
-    const bool elsewhere = visit != nullptr && others_fit(*visit);
+    const bool elsewhere = visit != nullptr && visit->others_fit(scheduler_);
     if (visit != nullptr) visit->no_instance = elsewhere;
     if (elsewhere || now - row->unfit_since_ns >= grace) over.push_back(row);
   }
   for (Row* row : over) {
     fail(*row->call, fleet_.no_instance(row->length, row->model().variant), row->index, now, effects);
   }
-  find_ways(grace, now, effects);
+  for (Row* row : astray) cascades_.find_way(*row, grace, now, effects);
 }
 
 void Desk::check_deadlines(TimeNs now, Effects& effects) {
   if (now < next_deadline_) return;
   next_deadline_ = dispatch::kNever;
+  std::vector<Row*> late;  // of cascades, with an answer and no time for another
   for (const auto* part : running_) {
     Row* const row = part == nullptr ? nullptr : part->row();
     if (row == nullptr) continue;
     Call& call = *row->call;
     if (now >= deadline_of(*row) && row->journey != nullptr && row->journey->answered()) {
-      late_.push_back(row);
+      late.push_back(row);
     } else if (now >= call.deadline_ns) {
       fail(call, {Code::kDeadlineExceeded, std::string("the deadline passed while the request ran: ") + kMoreTime},
            Call::kNoRow, now, effects);
@@ -533,7 +531,21 @@ void Desk::check_deadlines(TimeNs now, Effects& effects) {
       next_deadline_ = std::min(next_deadline_, deadline_of(*row));
     }
   }
-  end_late(now, effects);
+  for (Row* row : late) end_late(*row, now, effects);
+}
+
+void Desk::end_late(Row& row, TimeNs now, Effects& effects) {
+  const auto* part = row.state == Row::State::kRunning ? running(row.handle) : nullptr;
+  if (part == nullptr || part->row() == nullptr) return;  // it has ended, or its answer has just come
+  if (Cascades::may_settle(row, flow::Reason::kDeadline)) {
+    if (!leaves(row, now, effects)) return;  // its answer has come meanwhile
+    cascades_.settles_for(row, flow::Reason::kDeadline, now);
+    end(row, now, effects);
+  } else if (now < row.call->deadline_ns) {
+    next_deadline_ = std::min(next_deadline_, row.call->deadline_ns);
+  } else {
+    fail(*row.call, {Code::kDeadlineExceeded, "the deadline passed while the request ran"}, Call::kNoRow, now, effects);
+  }
 }
 
 // ---- requests by the gateway ----
@@ -550,7 +562,7 @@ void Desk::stop_audits(TimeNs now, Effects& effects) {
 
 void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
   if (model == nullptr) return;
-  flow_books_.fill(out, *model, flows_.at(model->variant).get(), scheduler_);
+  flow_books_.fill(out, *model, visits_.state(model->variant), scheduler_);
   audits_.fill(out, model);
 }
 

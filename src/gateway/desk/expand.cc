@@ -1,5 +1,3 @@
-#include "gateway/desk/expand.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,6 +5,7 @@
 #include <utility>
 
 #include "flow/rules/prune.h"
+#include "gateway/desk/flow_call.h"
 #include "gateway/desk/judge.h"
 
 namespace arlo::gateway {
@@ -210,6 +209,13 @@ MaybeFault join(const std::vector<const FlowSource*>& parts, const ModelSpec& mo
 }
 
 void enter_with(const Call& call, std::size_t row, FlowSource& to, std::uint64_t* bytes) {
+  if (!call.model->of_tensors()) {
+    auto ids = std::make_shared<std::vector<std::int64_t>>();
+    call.request.ids(row, *ids);
+    *bytes = ids->size() * sizeof(std::int64_t);
+    to.of_ids(std::move(ids), call.model->flow->chunks);
+    return;
+  }
   for (std::size_t i = 0; i < call.model->inputs.size(); ++i) {
     to.inputs.push_back({call.shared, {call.request.cell(row, i)}});
     *bytes += call.request.cell(row, i).size();

@@ -4,25 +4,10 @@
 #include <cstring>
 #include <utility>
 
-#include "base/wire.h"
+#include "kserve.h"
 
 namespace arlo::gateway {
 namespace {
-
-// Field numbers of inference.ModelInferRequest and its messages.
-enum Field : std::uint8_t { kParameters = 4, kInputs = 5, kOutputs = 6, kRaw = 7 };
-enum TensorField : std::uint8_t { kName = 1, kDatatype = 2, kShape = 3 };
-
-void varint(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
-  out.push_back(static_cast<char>(value));
-}
-
-void bytes(std::string& out, std::uint32_t field, std::string_view value) {
-  out.push_back(static_cast<char>(field << 3 | wire::kBytes));
-  varint(out, value.size());
-  out.append(value);
-}
 
 constexpr std::size_t kBytesOfToken = 4;  // estimate for a text that is not tokenised yet
 
@@ -141,61 +126,43 @@ MaybeFault VisitCall::write() {
     for (std::size_t i = 0; i < source->inputs.size(); ++i) cells.push_back(source->cell(i, child));
     return request.bind_row(*model, of().answers, cells);
   }
-  if (source->texts) return write_text(source->cell(0, child));
+  inference::ModelInferRequest message;
+  const auto add = [&](const auto& name, const std::string& datatype, std::string_view bytes) {
+    auto* tensor = message.add_inputs();
+    tensor->set_name(std::string(name));
+    tensor->set_datatype(datatype);
+    tensor->add_shape(1);
+    message.add_raw_input_contents(bytes.data(), bytes.size());
+    return tensor;
+  };
+  if (source->texts) {  // over the limit it is cut on the side that the model's tokenizer cuts
+    const auto text = source->cell(0, child);
+    const auto size = static_cast<std::uint32_t>(text.size());
+    add(kText, "BYTES", std::string(reinterpret_cast<const char*>(&size), sizeof(size)).append(text));
+    (*message.mutable_parameters())["truncate"].set_bool_param(true);
+  }
   std::vector<std::int64_t> ids;
-  source->read(source->pieces.size() == 1 ? 0 : static_cast<std::size_t>(index), ids);
-  std::string raw;
+  if (!source->texts) source->read(source->pieces.size() == 1 ? 0 : child, ids);
   for (const auto& input : model->inputs) {
-    if (input.role == Role::kOther) continue;  // given a default, as for a client that omits it
-    std::string_view sent;                     // the client's value
-    if (input.role == Role::kTensor) {
+    if (source->texts || input.role == Role::kOther) continue;  // given a default, as for a client that omits it
+    if (input.role == Role::kTensor) {                          // the client's value
       const int at = state->model->find_input(input.name);
-      if (at >= 0) sent = root->row->call->request.row_bytes(static_cast<std::size_t>(at), root->row->index);
+      if (at < 0) continue;
+      const auto sent = root->row->call->request.row_bytes(static_cast<std::size_t>(at), root->row->index);
       if (sent.empty()) continue;
-    }
-    std::string tensor;
-    bytes(tensor, kName, input.name);
-    bytes(tensor, kDatatype, input.datatype);
-    std::string shape;
-    varint(shape, 1);
-    if (input.role != Role::kTensor) varint(shape, ids.size());
-    for (const auto dim : input.dims) varint(shape, static_cast<std::uint64_t>(dim));
-    bytes(tensor, kShape, shape);
-    bytes(body, kInputs, tensor);
-    if (input.role == Role::kTensor) {
-      bytes(raw, kRaw, sent);
+      auto* tensor = add(input.name, input.datatype, sent);
+      tensor->mutable_shape()->Add(input.dims.begin(), input.dims.end());
       continue;
     }
-    bytes(raw, kRaw, raw_of(input.role == Role::kIds ? ids : std::vector<std::int64_t>(ids.size(), 1), input.item));
+    const auto& values = input.role == Role::kIds ? ids : std::vector<std::int64_t>(ids.size(), 1);
+    auto* tensor = add(input.name, input.datatype, raw_of(values, input.item));
+    tensor->add_shape(std::ssize(ids));
+    tensor->mutable_shape()->Add(input.dims.begin(), input.dims.end());
   }
-  return bind(raw);
-}
-
-// Writes a text like a client's; text over the limit is truncated on the side that the model's tokenizer truncates.
-MaybeFault VisitCall::write_text(std::string_view text) {
-  std::string tensor;
-  bytes(tensor, kName, kText);
-  bytes(tensor, kDatatype, "BYTES");
-  bytes(tensor, kShape, std::string(1, 1));
-  bytes(body, kInputs, tensor);
-  std::string parameter;
-  bytes(parameter, 1, "truncate");
-  bytes(parameter, 2, std::string_view("\x08\x01"));  // bool_param: true
-  bytes(body, kParameters, parameter);
-  const auto size = static_cast<std::uint32_t>(text.size());
-  std::string raw;
-  bytes(raw, kRaw, std::string(reinterpret_cast<const char*>(&size), sizeof(size)).append(text));
-  return bind(raw);
-}
-
-MaybeFault VisitCall::bind(const std::string& raw) {
   for (std::size_t i = 0; i < model->outputs.size(); ++i) {
-    if ((of().answers >> i & 1) == 0) continue;
-    std::string output;
-    bytes(output, kName, model->outputs[i].name);
-    bytes(body, kOutputs, output);
+    if ((of().answers >> i & 1) != 0) message.add_outputs()->set_name(model->outputs[i].name);
   }
-  body += raw;
+  body = message.SerializeAsString();
   if (auto bad = request.parse(body)) return bad;
   return request.bind(*model, {});
 }
@@ -237,5 +204,11 @@ std::vector<std::pair<std::int32_t, std::int32_t>> VisitCall::way() const {
 }
 
 std::string VisitCall::route() const { return source->route.empty() ? model->name : source->route + ">" + model->name; }
+
+bool VisitCall::others_fit(const dispatch::Scheduler& scheduler) const {
+  const auto& variants = at().variants;
+  return std::any_of(variants.begin(), variants.end(),
+                     [&](const auto& one) { return scheduler.fits_any(rows.front().length, one.model->variant); });
+}
 
 }  // namespace arlo::gateway

@@ -101,7 +101,7 @@ struct FlowRoot {
   std::uint64_t number = 0;  // among all rows, for guards that go by chance
   std::uint64_t bytes = 0;
   std::vector<std::shared_ptr<const FlowSource>> sources;
-  Fault fault;           // of the last visit that failed
+  Fault fault = {};      // of the last visit that failed
   double accuracy = -1;  // expected, of its answer, for its task; below 0: as the pipeline says
   bool best = true;      // it took the most accurate way, as far as visits choose variants on entry
 };
@@ -109,9 +109,9 @@ struct FlowRoot {
 // Pipeline state of a client's row, in addition to its Row.
 struct FlowRow {
   std::shared_ptr<FlowState> state;
-  std::vector<FlowRoot*> roots;  // not ended
-  std::int32_t all = 0;          // roots in total
-  std::vector<FlowAnswer> answers;
+  std::vector<FlowRoot*> roots = {};  // not ended
+  std::int32_t all = 0;               // roots in total
+  std::vector<FlowAnswer> answers = {};
   double accuracy = 0;     // sum over the roots
   std::int32_t ended = 0;  // roots that ended well
   std::size_t tenant = 0;  // among its state's tenants
@@ -142,6 +142,8 @@ class VisitCall final : public Call {
   [[nodiscard]] std::uint32_t kind_of(const Row& row) const { return at().kind(task, row.length); }
   [[nodiscard]] std::vector<std::pair<std::int32_t, std::int32_t>> way() const;
   [[nodiscard]] std::string route() const;
+  // Whether some variant of its stage has an instance that fits it.
+  [[nodiscard]] bool others_fit(const dispatch::Scheduler& scheduler) const;
 
   std::shared_ptr<FlowState> state;
   FlowRoot* root;  // while it has an id
@@ -160,15 +162,28 @@ class VisitCall final : public Call {
   bool evicted = false;      // rows worth more go first
   bool no_instance = false;  // no instance fits it any more
   bool ended = false;
-
- private:
-  MaybeFault write_text(std::string_view text);
-  MaybeFault bind(const std::string& raw);
 };
 
 // Returns the call as a visit; null: it is another kind.
 inline VisitCall* visit_of(Call& call) {
   return call.kind == Call::Kind::kVisit ? static_cast<VisitCall*>(&call) : nullptr;
 }
+
+// ---- expand.cc: a row becomes children on an edge, pieces of its token ids or slices of its stage's answer: views
+// into the worker's answer and the client's request, which the source keeps; nothing is copied ----
+
+// `from`, `child`: the row before. `row`: the row with its answer, by this variant. `to`: receives the children,
+// possibly none (count 0). Returns the number of bytes to keep, without those already kept elsewhere. A fault: the
+// answer does not suit the edge.
+MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, std::size_t number,
+                  const FlowSource& from, std::size_t child, const Row& row, FlowSource& to, std::uint64_t* bytes);
+
+// `parts`: the joining rows, in output order. `to`: receives the row of `model` that they become: steps of inputs
+// concatenated, texts one per line. Returns as expand() does; `bytes` grows by the newly written bytes.
+MaybeFault join(const std::vector<const FlowSource*>& parts, const ModelSpec& model, FlowSource& to,
+                std::uint64_t* bytes);
+
+// Fills `to` with the client's row as the source of its roots. `call` has the request.
+void enter_with(const Call& call, std::size_t row, FlowSource& to, std::uint64_t* bytes);
 
 }  // namespace arlo::gateway

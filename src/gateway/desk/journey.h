@@ -9,10 +9,11 @@
 
 #include "flow/cascade/cascade.h"
 #include "gateway/desk/call.h"
-#include "gateway/desk/sample.h"
 #include "gateway/fleet/cascade.h"
 
 namespace arlo::gateway {
+
+struct SampledRow;
 
 struct Journey {
   struct Visit {
@@ -51,26 +52,9 @@ struct PartialAnswer {
   Journey journey;  // a snapshot
 };
 
-// Starts the journey of a new row of a cascade.
-void begin_journey(Row& row, std::uint64_t number);
-
 // Returns the outputs that the client asked for: of an ended row, or, while it goes on, the outputs so far, with no
 // reason (-1).
 RowResponse answer_of(const Call& call, Journey& journey, bool final);
-
-// Buffers for reuse: nothing here outlives a decision.
-struct Scratch {
-  std::vector<float> logits, end_logits, importance;
-  std::vector<double> q;
-  std::vector<std::int64_t> ids, other_ids;
-  std::vector<std::uint32_t> kept;
-};
-
-// Returns the signals of the stage that has just answered the row.
-flow::Signals signals_of(const Row& row, Scratch& scratch);
-
-// Keeps a good answer with these signals from now on.
-void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scratch& scratch);
 
 // Returns the number of the row's tokens, unpruned, in that stage's vocabulary.
 std::int32_t length_at(const Row& row, std::int32_t stage);
@@ -78,12 +62,5 @@ std::int32_t last_length(const Row& row);  // the same for the last stage
 
 // Returns its request in the row's current vocabulary.
 const InferRequest& worded(const Row& row);
-
-// Moves the row to that stage, with all of its text if the stage has another vocabulary.
-void reword(Row& row, std::int32_t stage);
-
-// Leaves out unimportant words on the way to the stage `to`: the row becomes shorter, in the vocabulary of that stage.
-// `under`: as in flow::prune(). Returns the number of tokens; 0: the row is unchanged.
-std::int32_t shorten(Row& row, std::int32_t to, Scratch& scratch, std::int32_t under = 0);
 
 }  // namespace arlo::gateway

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <utility>
 
-#include "flow/pipeline/edges.h"
 #include "flow/rules/answer.h"
 
 namespace arlo::gateway {
@@ -52,38 +50,17 @@ std::vector<std::int32_t> labels_of(const FlowRow& row) {
   return labels;
 }
 
+namespace {
+
 Said said_of(const FlowSpec::Variant& variant, const RowResponse& answer, std::int32_t length) {
   const auto logits = floats(answer.raw(variant.logits));
-  if (logits.empty()) return {};
-  Said said;
-  said.q.resize(logits.size());
-  if (!flow::calibrate(variant.judge, logits, length, said.q)) return {};
-  said.label = static_cast<std::int32_t>(std::max_element(said.q.begin(), said.q.end()) - said.q.begin());
-  return said;
+  std::vector<double> q(logits.size());
+  if (logits.empty() || !flow::calibrate(variant.judge, logits, length, q)) return {};
+  const auto label = static_cast<std::int32_t>(std::max_element(q.begin(), q.end()) - q.begin());
+  return {label, std::move(q)};
 }
 
-std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, std::size_t variant, const Said& said,
-                                   const flow::RowFacts& row, const flow::pipeline::Pipeline& core,
-                                   flow::pipeline::VisitId visit) {
-  std::vector<double> scores;
-  scores.reserve(stage.edges.size());
-  for (const auto& edge : stage.edges) scores.push_back(said.q.empty() ? 0 : flow::score_of(edge.score, said.q));
-  std::vector<std::int32_t> taken;
-  flow::pipeline::take_edges(stage.guards, stage.first, variant, said.label, scores, row, core, visit, taken);
-  return taken;
-}
-
-std::vector<double> mixed(std::span<const double> weights, std::span<const double> before,
-                          std::span<const double> own) {
-  if (before.empty() || before.size() != own.size()) return {};
-  flow::Mix mix;
-  mix.add(weights[0], before);
-  mix.add(weights[1], own);
-  std::vector<double> q;
-  mix.probabilities(q);
-  return q;
-}
-
+// Sets the answer's probabilities: its logits become their logarithms.
 void set_probabilities(FlowAnswer& answer, int logits, std::span<const double> q) {
   auto made = std::make_shared<std::string>(q.size() * sizeof(float), '\0');
   for (std::size_t i = 0; i < q.size(); ++i) {
@@ -92,6 +69,49 @@ void set_probabilities(FlowAnswer& answer, int logits, std::span<const double> q
   }
   answer.parsed.set(logits, {static_cast<std::int64_t>(q.size())}, *made);
   answer.made = std::move(made);
+}
+
+}  // namespace
+
+bool goes_beside(const FlowState& state, const FlowSpec::Edge& edge) {
+  return state.core.spec().edges[static_cast<std::size_t>(edge.core)].falls_back;
+}
+
+Judged judge(const VisitCall& visit) {
+  const FlowState& state = *visit.root->state;
+  const auto& spec = visit.at();
+  const Row& row = visit.rows.front();
+  Judged judged;
+  if (spec.judged) judged.said = said_of(visit.of(), row.parsed, row.length);
+  const auto& q = judged.said.q;
+  std::vector<double> scores;
+  for (const auto& edge : spec.edges) scores.push_back(q.empty() ? 0 : flow::score_of(edge.score, q));
+  flow::pipeline::take_edges(spec.guards, spec.first, static_cast<std::size_t>(visit.variant), judged.said.label,
+                             scores, {.row = visit.root->number, .length = row.length}, state.core, visit.id,
+                             judged.edges);
+  const auto& from = *visit.source;
+  if (!from.weights.empty() && !from.said.empty() && from.said.size() == q.size()) {
+    flow::Mix mix;
+    mix.add(from.weights[0], from.said);
+    mix.add(from.weights[1], q);
+    mix.probabilities(judged.together);
+  }
+  const bool beside = std::any_of(judged.edges.begin(), judged.edges.end(), [&](std::int32_t e) {
+    return goes_beside(state, spec.edges[static_cast<std::size_t>(e)]);
+  });
+  if (!judged.edges.empty() && !spec.told && !beside) return judged;
+  auto answer = std::make_shared<FlowAnswer>(FlowAnswer{.stage = visit.stage,
+                                                        .variant = visit.variant,
+                                                        .tokens = visit.tokens,
+                                                        .way = visit.way(),
+                                                        .route = visit.route(),
+                                                        .body = row.response,
+                                                        .parsed = row.parsed,
+                                                        .made = nullptr,
+                                                        .last = judged.edges.empty()});
+  if (!judged.together.empty()) set_probabilities(*answer, visit.of().logits, judged.together);
+  judged.answer = std::move(answer);
+  return judged;
 }
 
 }  // namespace arlo::gateway

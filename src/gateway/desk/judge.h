@@ -1,14 +1,13 @@
-// Judges a stage's answer: which edges of its pipeline a row takes, and how the answer mixes with the previous one.
+// Judges a stage's answer: its label, which edges of its pipeline the row takes, and how it mixes with the one before.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "flow/pipeline/pipeline.h"
 #include "gateway/desk/flow_call.h"
-#include "gateway/fleet/pipeline.h"
 
 namespace arlo::gateway {
 
@@ -27,18 +26,18 @@ struct Said {
   std::int32_t label = -1;
   std::vector<double> q;
 };
-Said said_of(const FlowSpec::Variant& variant, const RowResponse& answer, std::int32_t length);
 
-// Returns the edges taken by a row with this answer, as indexes of FlowSpec::Stage::edges. None: it ends there.
-// `variant`: index in its stage. `core`, `visit`: are asked if the load decides.
-std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, std::size_t variant, const Said& said,
-                                   const flow::RowFacts& row, const flow::pipeline::Pipeline& core,
-                                   flow::pipeline::VisitId visit);
+// The outcome of a row after a visit's answer.
+struct Judged {
+  Said said;
+  std::vector<std::int32_t> edges;           // edges it takes; none: it ends there
+  std::vector<double> together;              // probabilities over its way so far, if they are mixed
+  std::shared_ptr<const FlowAnswer> answer;  // may be the client's answer
+};
 
-// Returns the mixed probabilities of two answers; empty if they do not match.
-std::vector<double> mixed(std::span<const double> weights, std::span<const double> before, std::span<const double> own);
+Judged judge(const VisitCall& visit);
 
-// Sets the answer's probabilities: its logits become their logarithms.
-void set_probabilities(FlowAnswer& answer, int logits, std::span<const double> q);
+// Whether the answer is mixed with that of the edge's head, or is used if none comes.
+bool goes_beside(const FlowState& state, const FlowSpec::Edge& edge);
 
 }  // namespace arlo::gateway

@@ -1,7 +1,6 @@
 #include "gateway/desk/metrics.h"
 
-#include <prometheus/client_metric.h>
-
+#include <charconv>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -10,60 +9,97 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "flow/pipeline/pipeline.h"
 #include "flow/rules/answer.h"
+#include "gateway/desk/latency_stats.h"
 
 namespace arlo::gateway {
 namespace {
 
-using Labels = std::vector<prometheus::ClientMetric::Label>;
+using Labels = std::vector<std::pair<std::string, std::string>>;
 
-class Families {
+std::string number(double value) {
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  if (std::isnan(value)) return "NaN";
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+}
+
+// Writes metrics one after the other, each with its values.
+class Writer {
  public:
-  explicit Families(Exemplars* exemplars) : exemplars_(exemplars) {}
-  void add(const char* name, const char* help, bool histogram = false) {
-    using prometheus::MetricType;
-    all_.push_back({name, help, MetricType::Gauge, {}});
-    if (all_.back().name.ends_with("_total")) all_.back().type = MetricType::Counter;
-    if (histogram) all_.back().type = MetricType::Histogram;
+  explicit Writer(bool open) : open_(open) {}
+  void add(std::string_view name, const char* help, bool histogram = false) {
+    constexpr std::string_view kTotal = "_total";
+    const bool counts = name.ends_with(kTotal);
+    name_ = name;
+    if (open_ && counts) name.remove_suffix(kTotal.size());
+    out_.append("# HELP ").append(name).append(" ").append(help).append("\n# TYPE ").append(name);
+    out_.append(counts ? " counter\n" : histogram ? " histogram\n" : " gauge\n");
   }
   // `model`: label of all further values; empty: none.
   void of(const std::string& model) { model_ = model; }
   void value(double value, const Labels& labels = {}) {
-    prometheus::ClientMetric& metric = labelled(labels);
-    (all_.back().type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+    sample({}, labels, value);
+    out_ += '\n';
   }
   void latencies(const LatencyBuckets& buckets) {
-    if (exemplars_ != nullptr) (*exemplars_)[{all_.back().name, all_.back().metric.size()}] = buckets.exemplars();
+    exemplars_ = open_ ? &buckets.exemplars() : nullptr;
     histogram(buckets.counts(), buckets.sum_s(), {}, [](std::size_t i) { return LatencyBuckets::kBoundsS[i]; });
+    exemplars_ = nullptr;
   }
   // `bound`: upper bound of each bin except the last, which is open.
   void histogram(const auto& bins, double sum, const Labels& labels, auto bound) {
-    prometheus::ClientMetric& metric = labelled(labels);
     std::uint64_t cumulative = 0;
     std::size_t i = 0;
     for (const std::uint64_t count : bins) {
       cumulative += count;
       const bool last = ++i == static_cast<std::size_t>(bins.size());
-      metric.histogram.bucket.push_back({cumulative, last ? std::numeric_limits<double>::infinity() : bound(i - 1)});
+      auto all = labels;
+      all.emplace_back("le", number(last ? std::numeric_limits<double>::infinity() : bound(i - 1)));
+      sample("_bucket", all, static_cast<double>(cumulative));
+      if (exemplars_ != nullptr && i <= exemplars_->size()) exemplify((*exemplars_)[i - 1]);
+      out_ += '\n';
     }
-    metric.histogram.sample_count = cumulative;
-    metric.histogram.sample_sum = sum;
+    sample("_count", labels, static_cast<double>(cumulative));
+    out_ += '\n';
+    sample("_sum", labels, sum);
+    out_ += '\n';
   }
-  std::vector<prometheus::MetricFamily> take() { return std::move(all_); }
+  std::string take() { return std::move(open_ ? out_.append("# EOF\n") : out_); }
 
  private:
-  prometheus::ClientMetric& labelled(const Labels& labels) {
-    prometheus::ClientMetric& metric = all_.back().metric.emplace_back();
-    if (!model_.empty()) metric.label.push_back({"model", model_});
-    metric.label.insert(metric.label.end(), labels.begin(), labels.end());
-    return metric;
+  void sample(std::string_view suffix, const Labels& labels, double value) {
+    out_.append(name_).append(suffix);
+    char before = '{';
+    const auto label = [&](const std::string& name, std::string_view text) {
+      out_.append(1, std::exchange(before, ',')).append(name).append("=\"");
+      for (const char c : text) {
+        if (c == '\\' || c == '"' || c == '\n') out_ += '\\';
+        out_ += c == '\n' ? 'n' : c;
+      }
+      out_ += '"';
+    };
+    if (!model_.empty()) label("model", model_);
+    for (const auto& [name, text] : labels) label(name, text);
+    out_.append(before == ',' ? "} " : " ").append(number(value));
+  }
+  void exemplify(const LatencyBuckets::Exemplar& exemplar) {
+    if (exemplar.trace_id.empty()) return;
+    char at[32];
+    const std::string_view when(at,
+                                std::to_chars(at, at + sizeof at, exemplar.unix_s, std::chars_format::fixed, 3).ptr);
+    out_.append(" # {trace_id=\"").append(exemplar.trace_id).append("\"} ").append(number(exemplar.value_s));
+    out_.append(" ").append(when);
   }
 
-  std::vector<prometheus::MetricFamily> all_;
+  const bool open_;  // OpenMetrics
+  std::string out_;
+  std::string_view name_;
   std::string model_;
-  Exemplars* exemplars_;
+  const std::vector<LatencyBuckets::Exemplar>* exemplars_ = nullptr;
 };
 
 struct Seen {
@@ -148,13 +184,13 @@ constexpr auto kInstances = [](const v1::Stats& stats, auto&& each) {
 };
 
 Labels with(Labels labels, const char* name, std::string_view value) {
-  labels.push_back({name, std::string(value)});
+  labels.emplace_back(name, value);
   return labels;
 }
 
 // Adds one number for each part.
 template <auto Parts, auto Number>
-void each(Families& out, const Seen& seen) {
+void each(Writer& out, const Seen& seen) {
   Parts(seen.stats, [&](const auto& part, const Labels& labels) {
     out.value(static_cast<double>(std::invoke(Number, part)), labels);
   });
@@ -168,7 +204,7 @@ constexpr auto kSum = [](const v1::PipelineStageStats& stage) {
   return sum;
 };
 
-void by_outcome(Families& out, const Seen& seen) {
+void by_outcome(Writer& out, const Seen& seen) {
   const auto& outcomes = seen.stats.outcomes();
   const std::pair<const char*, std::uint64_t> counts[] = {
       {"on_time", outcomes.on_time()}, {"late", outcomes.late()},           {"rejected", outcomes.rejected()},
@@ -176,7 +212,7 @@ void by_outcome(Families& out, const Seen& seen) {
   for (const auto& [name, count] : counts) out.value(static_cast<double>(count), {{"outcome", name}});
 }
 
-void by_exit(Families& out, const Seen& seen) {
+void by_exit(Writer& out, const Seen& seen) {
   kStages(seen.stats, [&](const v1::StageStats& stage, const Labels& labels) {
     for (int reason = 0; reason < stage.exits_size(); ++reason) {
       const auto name = flow::reason_name(static_cast<flow::Reason>(reason));
@@ -185,7 +221,7 @@ void by_exit(Families& out, const Seen& seen) {
   });
 }
 
-void by_escalation(Families& out, const Seen& seen) {
+void by_escalation(Writer& out, const Seen& seen) {
   for (const auto& stage : seen.stats.stages()) {
     for (int to = 1; to < stage.escalations_size(); ++to) {
       if (stage.escalations(to) == 0) continue;
@@ -195,7 +231,7 @@ void by_escalation(Families& out, const Seen& seen) {
   }
 }
 
-void by_drop(Families& out, const Seen& seen) {
+void by_drop(Writer& out, const Seen& seen) {
   kPipeline(seen.stats, [&](const v1::PipelineStageStats& stage, const Labels& labels) {
     for (int reason = 0; reason < stage.dropped_size(); ++reason) {
       const auto name = flow::pipeline::drop_reason_name(static_cast<flow::pipeline::DropReason>(reason));
@@ -205,7 +241,7 @@ void by_drop(Families& out, const Seen& seen) {
 }
 
 // Uses equal bins from 0 to 1, and none above.
-void confidence(Families& out, const Seen& seen) {
+void confidence(Writer& out, const Seen& seen) {
   kStages(seen.stats, [&](const v1::StageStats& stage, const Labels& labels) {
     std::vector<std::uint64_t> bins(stage.confidence().begin(), stage.confidence().end());
     bins.push_back(0);
@@ -216,7 +252,7 @@ void confidence(Families& out, const Seen& seen) {
 }
 
 // Uses bins of 0, 1, then powers of two.
-void children(Families& out, const Seen& seen) {
+void children(Writer& out, const Seen& seen) {
   kPipeline(seen.stats, [&](const v1::PipelineStageStats& stage, const Labels& labels) {
     if (stage.variants_size() == 0 || stage.variants(0).made_size() == 0) return;
     out.histogram(stage.children(), static_cast<double>(stage.children_sum()), labels,
@@ -225,7 +261,7 @@ void children(Families& out, const Seen& seen) {
 }
 
 template <auto Parts>
-void utility(Families& out, const Seen& seen) {
+void utility(Writer& out, const Seen& seen) {
   Parts(seen.stats, [&](const v1::Worth& worth, const Labels& labels) {
     out.value(worth.offered(), with(labels, "utility", "offered"));
     out.value(worth.earned(), with(labels, "utility", "earned"));
@@ -233,7 +269,7 @@ void utility(Families& out, const Seen& seen) {
 }
 
 template <auto Parts>
-void types(Families& out, const Seen& seen) {
+void types(Writer& out, const Seen& seen) {
   Parts(seen.stats, [&](const v1::Worth& worth, const Labels& labels) {
     const std::pair<const char*, double> counts[] = {{"right", worth.right()},
                                                      {"wrong", static_cast<double>(worth.in_time()) - worth.right()},
@@ -248,7 +284,7 @@ void types(Families& out, const Seen& seen) {
 struct Metric {
   const char* name;
   const char* help;
-  void (*add)(Families& out, const Seen& seen);  // adds the values of one model
+  void (*add)(Writer& out, const Seen& seen);  // adds the values of one model
   bool histogram = false;
 };
 
@@ -260,11 +296,11 @@ constexpr Metric kMetrics[] = {
      "could not be met.",
      each<kOutcomes, &v1::Outcomes::overloaded>},
     {"arlo_request_duration_seconds", "From receipt to the end, of answered rows.",
-     [](Families& out, const Seen& seen) { out.latencies(seen.histograms.total); }, true},
+     [](Writer& out, const Seen& seen) { out.latencies(seen.histograms.total); }, true},
     {"arlo_queue_duration_seconds", "From receipt to the start on a worker, of answered rows.",
-     [](Families& out, const Seen& seen) { out.latencies(seen.histograms.queue); }, true},
+     [](Writer& out, const Seen& seen) { out.latencies(seen.histograms.queue); }, true},
     {"arlo_execute_duration_seconds", "From the start on a worker to its answer, of answered rows.",
-     [](Families& out, const Seen& seen) { out.latencies(seen.histograms.execute); }, true},
+     [](Writer& out, const Seen& seen) { out.latencies(seen.histograms.execute); }, true},
     {"arlo_level_ideal_total", "Rows whose ideal level this is.", each<kLevels, &v1::LevelStats::ideal>},
     {"arlo_level_dispatched_total", "Rows started on the level.", each<kLevels, &v1::LevelStats::dispatched>},
     {"arlo_demotions_total", "Rows started on the level whose ideal level is shorter.",
@@ -381,8 +417,7 @@ constexpr Metric kMetrics[] = {
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage,
-                                                      Exemplars* exemplars) {
+MetricsText write_metrics(const Models& models, const PortUsage& usage, std::string_view accept) {
   std::vector<Models::Served> served = models.served();
   if (served.empty()) served.push_back({"", &models.first()});
   std::vector<Seen> all(served.size());
@@ -396,7 +431,8 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
     all[i].stats.clear_instances();
     all[i].stats.clear_ejections();
   }
-  Families out(exemplars);
+  const bool open = accept.find("application/openmetrics-text") != std::string_view::npos;
+  Writer out(open);
   for (const Metric& metric : kMetrics) {
     out.add(metric.name, metric.help, metric.histogram);
     for (const Seen& seen : all) {
@@ -415,7 +451,8 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
   out.add("arlo_traces_total", "Sampled requests whose spans a collector took, or that were lost.");
   out.value(static_cast<double>(usage.traces(PortUsage::Trace::kSent)), {{"outcome", "sent"}});
   out.value(static_cast<double>(usage.traces(PortUsage::Trace::kLost)), {{"outcome", "lost"}});
-  return out.take();
+  return {out.take(),
+          open ? "application/openmetrics-text; version=1.0.0; charset=utf-8" : "text/plain; version=0.0.4"};
 }
 
 }  // namespace arlo::gateway

@@ -49,6 +49,17 @@ Router::Router(const v1::GatewayConfig& config)
   books_.push_back(std::make_unique<Books>());
 }
 
+template <class Act>
+void Router::locked(Act act) {
+  Effects effects;
+  {
+    const std::lock_guard lock(mutex_);
+    act(now_ns(), effects);
+    if (stopping_ && idle()) idle_.notify_all();
+  }
+  run(effects);
+}
+
 Router::~Router() { stop(); }
 
 void Router::start(Lane& lane) {
@@ -57,13 +68,10 @@ void Router::start(Lane& lane) {
 }
 
 void Router::stop() {
-  Effects effects;
-  {
-    const std::lock_guard lock(mutex_);
+  locked([this](TimeNs now, Effects& effects) {
     stopping_ = true;
-    desk_.stop_audits(now_ns(), effects);
-  }
-  run(effects);
+    desk_.stop_audits(now, effects);
+  });
   {
     std::unique_lock lock(mutex_);
     if (!idle_.wait_for(lock, kLastWords, [this] { return idle(); })) desk_.cancel_all();
@@ -92,21 +100,11 @@ dispatch::VariantId Router::variant_of(std::string_view model) const {
 }
 
 void Router::submit(Call& call) {
-  Effects effects;
-  {
-    const std::lock_guard lock(mutex_);
-    desk_.submit(call, now_ns(), effects);
-  }
-  run(effects);
+  locked([&](TimeNs now, Effects& effects) { desk_.submit(call, now, effects); });
 }
 
 void Router::cancel(Call& call) {
-  Effects effects;
-  {
-    const std::lock_guard lock(mutex_);
-    desk_.cancel(call, now_ns(), effects);
-  }
-  run(effects);
+  locked([&](TimeNs now, Effects& effects) { desk_.cancel(call, now, effects); });
 }
 
 void Router::count_refused(const ModelSpec* model, const Fault& fault) {
@@ -127,22 +125,12 @@ void Router::upstream_done(UpstreamCall& upstream, transport::Answer answer) {
     fault = std::move(*bad);
     reply = Reply::kError;
   }
-  Effects effects;
-  {
-    const std::lock_guard lock(mutex_);
-    desk_.answered(upstream, reply, fault, now_ns(), effects);
-    if (stopping_ && idle()) idle_.notify_all();
-  }
-  run(effects);
+  locked([&](TimeNs now, Effects& effects) { desk_.answered(upstream, reply, fault, now, effects); });
 }
 
 void Router::run(Effects& effects) {
   for (auto* upstream : effects.starts) upstream->start();
-  if (!effects.checks.empty()) {
-    for (const auto& instance : effects.checks) {
-      check_health(*this, instance, config_.health().timeout_ms(), *lane_);
-    }
-  }
+  for (const auto& instance : effects.checks) check_health(*this, instance, config_.health().timeout_ms(), *lane_);
   for (auto& [call, answer] : effects.partials) call->partial(std::move(answer));
   for (const auto& [audit, row] : effects.audits) {
     if (auto fault = audit->write(row)) {
@@ -164,10 +152,10 @@ void Router::run(Effects& effects) {
 }
 
 void Router::audit_done(Audit& audit) {
-  const std::lock_guard lock(mutex_);
-  desk_.audit_ended(audit);
-  delete &audit;
-  if (stopping_ && idle()) idle_.notify_all();
+  locked([&](TimeNs, Effects&) {
+    desk_.audit_ended(audit);
+    delete &audit;
+  });
 }
 
 // ---- control ----
@@ -182,35 +170,30 @@ MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply
                      "dispatch.policy = late, dispatch.batching = deadline");
     }
   }
-  Effects effects;
-  {
-    const std::lock_guard lock(mutex_);
-    if (stopping_) return Fault{Code::kUnavailable, "the gateway is stopping"};
-    bool changed = false;
-    auto fault = fleet_.admit(deployment, &changed);
+  MaybeFault fault;
+  bool changed = false;
+  locked([&](TimeNs now, Effects& effects) {
+    if (stopping_) {
+      fault = Fault{Code::kUnavailable, "the gateway is stopping"};
+      return;
+    }
+    fault = fleet_.admit(deployment, &changed);
     while (books_.size() < fleet_.variants()) books_.push_back(std::make_unique<Books>());
     for (std::size_t i = 0; i < books_.size(); ++i) {
       books_[i]->relevel(scheduler_, static_cast<dispatch::VariantId>(i));
     }
-    if (fault) return fault;
+    if (fault) return;
     reply->set_version(deployment.version());
-    if (!changed) return {};
-    reply->set_changed(true);
-    fleet_.install(deployment, reply, now_ns(), effects);
-  }
-  run(effects);
-  lane_->loop().run_here([this] { due(); });  // handles pending work
-  return {};
+    reply->set_changed(changed);
+    if (changed) fleet_.install(deployment, reply, now, effects);
+  });
+  if (changed) lane_->loop().run_here([this] { due(); });  // handles pending work
+  return fault;
 }
 
 MaybeFault Router::drain(const std::string& instance, TimeNs timeout, std::function<void(bool)> done) {
-  Effects effects;
   MaybeFault fault;
-  {
-    const std::lock_guard lock(mutex_);
-    fault = fleet_.drain(instance, timeout, std::move(done), now_ns(), effects);
-  }
-  run(effects);
+  locked([&](TimeNs now, Effects& effects) { fault = fleet_.drain(instance, timeout, std::move(done), now, effects); });
   return fault;
 }
 
@@ -264,28 +247,20 @@ void Router::sample(std::string_view model, v1::GetSampleReply* out) const {
 // ---- time and health ----
 
 void Router::due() {
-  Effects effects;
-  {
-    const std::lock_guard lock(mutex_);
+  locked([this](TimeNs now, Effects& effects) {
     if (stopping_) return;
-    const TimeNs now = now_ns();
     desk_.tick(now, effects);
     fleet_.tick(now, effects);
     open_checks_ += static_cast<std::uint32_t>(effects.checks.size());
     lane_->loop().set(*this, now + kTick);
-  }
-  run(effects);
+  });
 }
 
 void Router::health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) {
-  Effects effects;
-  {
-    const std::lock_guard lock(mutex_);
+  locked([&](TimeNs now, Effects& effects) {
     --open_checks_;
-    fleet_.checked(instance, fault, ready && !stopping_, now_ns(), effects);
-    if (stopping_ && idle()) idle_.notify_all();
-  }
-  run(effects);
+    fleet_.checked(instance, fault, ready && !stopping_, now, effects);
+  });
 }
 
 }  // namespace arlo::gateway

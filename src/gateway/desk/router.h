@@ -72,7 +72,10 @@ class Router final : private UpstreamListener,
   void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) override;
   void audit_done(Audit& audit) override;
   [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
-  void due() override;         // on the lane's thread
+  void due() override;  // on the lane's thread
+  // Runs act(now, effects) under the lock, and carries out the effects after it.
+  template <class Act>
+  void locked(Act act);
   void run(Effects& effects);  // outside the lock
   [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0 && !desk_.own_open(); }
 

@@ -1,11 +1,9 @@
 #include "gateway/fleet/cascade.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <set>
-#include <stdexcept>
 #include <utility>
 
 #include "base/utf8.h"
@@ -13,6 +11,8 @@
 
 namespace arlo::gateway {
 namespace {
+
+using Stages = std::vector<std::shared_ptr<const ModelSpec>>;
 
 constexpr const char* kImportance = "importance";
 constexpr const char* kConfidence = "confidence";
@@ -51,26 +51,16 @@ flow::CascadeSpec spec_of(const v1::Cascade& from) {
   std::transform(from.stages().begin(), from.stages().end(), std::back_inserter(to.stages), stage_of);
   to.labels = from.labels_size();
   std::transform(from.words().begin(), from.words().end(), std::back_inserter(to.vocabularies), vocabulary_of);
+  flow::validate(to);
   return to;
 }
 
-bool same(const OutputSpec& a, const OutputSpec& b) {
-  return a.datatype == b.datatype && a.token_level == b.token_level && a.dims == b.dims;
-}
-
-// Whether a stage uses the first stage's tokens.
-bool of_first_group(const v1::Cascade& cascade, std::size_t stage) {
-  return cascade.stages(static_cast<int>(stage)).tokenizer_group() == cascade.stages(0).tokenizer_group();
-}
-
-bool same(const std::vector<InputSpec>& a, const std::vector<InputSpec>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const InputSpec& x, const InputSpec& y) {
-    return x.name == y.name && x.datatype == y.datatype && x.role == y.role && x.optional == y.optional;
-  });
+std::uint32_t group_of(const v1::Cascade& cascade, std::size_t stage) {
+  return cascade.stages(static_cast<int>(stage)).tokenizer_group();
 }
 
 // The outputs of all stages; those missing from some stage become signals.
-std::vector<OutputSpec> joined_outputs(const std::vector<std::shared_ptr<const ModelSpec>>& stages) {
+std::vector<OutputSpec> joined_outputs(const Stages& stages) {
   std::vector<OutputSpec> all;
   for (const auto& stage : stages) {
     for (const auto& output : stage->outputs) {
@@ -78,6 +68,7 @@ std::vector<OutputSpec> joined_outputs(const std::vector<std::shared_ptr<const M
       if (known == all.end()) all.push_back(output);
     }
   }
+  need(all.size() + 4 <= kMaxOutputs, "its stages have too many outputs");
   for (auto& output : all) {
     for (const auto& stage : stages) output.on_request = output.on_request || stage->find_output(output.name) < 0;
   }
@@ -85,13 +76,10 @@ std::vector<OutputSpec> joined_outputs(const std::vector<std::shared_ptr<const M
 }
 
 // Max length of the longest runtime, in tokens, among the stages that share a stage's vocabulary.
-std::int32_t longest_of(const v1::Cascade& cascade, const std::vector<std::shared_ptr<const ModelSpec>>& stages,
-                        std::size_t like) {
+std::int32_t longest_of(const v1::Cascade& cascade, const Stages& stages, std::size_t like) {
   std::int32_t longest = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    const bool alike = cascade.stages(static_cast<int>(s)).tokenizer_group() ==
-                       cascade.stages(static_cast<int>(like)).tokenizer_group();
-    if (alike) longest = std::max(longest, stages[s]->longest);
+    if (group_of(cascade, s) == group_of(cascade, like)) longest = std::max(longest, stages[s]->longest);
   }
   return longest;
 }
@@ -107,112 +95,141 @@ std::vector<std::int32_t> levels_of(const v1::Deployment& deployment, const std:
 }
 
 // Stages must share a vocabulary, or all must have a tokenizer so that the gateway can tokenise the client's text.
-MaybeFault check_vocabularies(const v1::Cascade& cascade, const std::vector<std::shared_ptr<const ModelSpec>>& stages,
-                              const std::string& where) {
+void check_vocabularies(const v1::Cascade& cascade, const Stages& stages) {
   const auto& first = *stages.front();
   bool several = false;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const auto& stage = *stages[s];
-    if (!of_first_group(cascade, s)) {
-      several = true;
-      continue;
-    }
-    if (!same(stage.inputs, first.inputs)) {
-      return invalid(where + "stage '" + stage.name + "' has other inputs than stage '" + first.name + "'");
-    }
-    if (stage.vocabulary != first.vocabulary) {
-      return invalid(where + "stage '" + stage.name + "' has another vocabulary than stage '" + first.name + "'");
-    }
+    const bool other = group_of(cascade, s) != group_of(cascade, 0);
+    several = several || other;
+    need(other || same_in(stage.inputs, first.inputs, &InputSpec::name, &InputSpec::datatype, &InputSpec::role,
+                          &InputSpec::optional),
+         "stage '" + stage.name + "' has other inputs than stage '" + first.name + "'");
+    need(other || stage.vocabulary == first.vocabulary,
+         "stage '" + stage.name + "' has another vocabulary than stage '" + first.name + "'");
   }
-  if (!several) return {};
-  if (cascade.labels().empty()) {
-    return invalid(where + "its stages have different vocabularies, and answers about tokens need one");
-  }
+  if (!several) return;
+  need(!cascade.labels().empty(), "its stages have different vocabularies, and answers about tokens need one");
   for (const auto& stage : stages) {
-    if (stage->takes_text()) continue;
-    return invalid(
-        where + "its stages have different vocabularies, so it takes text, and stage '" + stage->name +
-        "' takes none: " + (stage->text == nullptr ? "it was compiled without a tokenizer" : stage->text->no_text));
+    need(stage->takes_text(),
+         "its stages have different vocabularies, so it takes text, and stage '" + stage->name + "' takes none: " +
+             (stage->text == nullptr ? "it was compiled without a tokenizer" : stage->text->no_text));
   }
-  return {};
 }
 
-}  // namespace
-
-MaybeFault check_cascade(const v1::Cascade& cascade, const FindModel& model) {
-  const std::string where = "cascade '" + cascade.name() + "': ";
-  if (cascade.slo_ms() == 0 || cascade.default_timeout_ms() == 0) {
-    return invalid(where + "slo_ms and default_timeout_ms must be above 0");
-  }
-  const auto share = [](double value) { return value >= 0 && value <= 1; };
-  if (!share(cascade.shadow_share()) || !share(cascade.shadow_max_busy()) || !share(cascade.drift_epsilon()) ||
-      cascade.drift_epsilon() == 1) {
-    return invalid(where + "shadow_share, shadow_max_busy and drift_epsilon must be shares, the last one below 1");
-  }
-  if (cascade.points().empty()) return invalid(where + "it has no operating point");
-  std::set<std::string> points = {"first", "last"};
-  for (const auto& point : cascade.points()) {
-    if (point.name().empty() || !points.insert(point.name()).second) {
-      return invalid(where + "point '" + point.name() + "' has no name, a reserved one, or that of another");
+Stages stages_of(const v1::Cascade& cascade, const FindModel& find) {
+  Stages stages;
+  for (const auto& from : cascade.stages()) {
+    const auto& stage = stages.emplace_back(find(from.model()));
+    const std::string name = "stage '" + from.model() + "' ";
+    need(stage != nullptr, name + "is no model of the deployment");
+    need(!stage->of_tensors(), name + "takes tensors; rows of a cascade are token ids");
+    need(from.score() != "output" || stage->find_output(kConfidence) >= 0, name + "has no output 'confidence'");
+    for (const auto& output : {cascade.logits(), cascade.end_logits()}) {
+      if (!output.empty()) floats_of(*stage, output, "which is judged");
     }
   }
-  if (points.count(cascade.point()) == 0 || cascade.point() == "first" || cascade.point() == "last") {
-    return invalid(where + "point '" + cascade.point() + "' is not one of its points");
-  }
-  std::vector<std::shared_ptr<const ModelSpec>> stages;
-  for (const auto& stage : cascade.stages()) {
-    stages.push_back(model(stage.model()));
-    if (stages.back() == nullptr) return invalid(where + "stage '" + stage.model() + "' is no model of the deployment");
-  }
-  try {
-    const auto spec = spec_of(cascade);
-    flow::validate(spec);
-    for (const auto& point : cascade.points()) flow::validate(rules_of(point), spec);
-  } catch (const std::invalid_argument& error) {
-    return invalid(where + error.what());
-  }
-  if (auto fault = check_vocabularies(cascade, stages, where)) return fault;
+  need(!cascade.logits().empty(), "logits names no output");
   for (const auto& stage : stages) {
-    if (stage->of_tensors()) {
-      return invalid(where + "stage '" + stage->name + "' takes tensors; rows of a cascade are token ids");
-    }
     for (const auto& output : stage->outputs) {
       for (const auto& other : stages) {
         const int at = other->find_output(output.name);
-        if (at >= 0 && !same(output, other->outputs[static_cast<std::size_t>(at)])) {
-          return invalid(where + "output '" + output.name + "' of stage '" + stage->name + "' is another one in '" +
-                         other->name + "'");
-        }
-      }
-    }
-    for (const auto& name : {cascade.logits(), cascade.end_logits()}) {
-      if (name.empty()) continue;
-      const int at = stage->find_output(name);
-      if (at < 0 || stage->outputs[static_cast<std::size_t>(at)].datatype != "FP32") {
-        std::string what = where;
-        what.append("stage '").append(stage->name).append("' has no output '").append(name);
-        return invalid(what.append("' of FP32, which is judged"));
+        const auto& same = at < 0 ? output : other->outputs[static_cast<std::size_t>(at)];
+        need(output.datatype == same.datatype && output.token_level == same.token_level && output.dims == same.dims,
+             "output '" + output.name + "' of stage '" + stage->name + "' is another one in '" + other->name + "'");
       }
     }
   }
-  if (cascade.logits().empty()) return invalid(where + "logits names no output");
-  if (cascade.labels_size() > 0) {
-    const std::vector<std::int64_t> labels = {cascade.labels_size()};
-    const auto& front = *stages.front();  // all stages have the same
-    const auto& dims = front.outputs[static_cast<std::size_t>(front.find_output(cascade.logits()))].dims;
-    if (dims != labels && dims != std::vector<std::int64_t>{-1}) {
-      return invalid(where + "output '" + cascade.logits() + "' does not have a number for each of its " +
-                     std::to_string(labels.front()) + " labels");
-    }
-  }
-  if (joined_outputs(stages).size() + 4 > kMaxOutputs) return invalid(where + "its stages have too many outputs");
-  for (int i = 0; i < cascade.stages_size(); ++i) {
-    if (cascade.stages(i).score() == "output" && stages[static_cast<std::size_t>(i)]->find_output(kConfidence) < 0) {
-      return invalid(where + "stage '" + cascade.stages(i).model() + "' has no output 'confidence' to score by");
-    }
-  }
-  return {};
+  check_vocabularies(cascade, stages);
+  return stages;
 }
+
+// Fills the outputs that clients see.
+void set_outputs(const v1::Cascade& from, const Stages& stages, Cascade& cascade, ModelSpec& model) {
+  model.outputs = joined_outputs(stages);
+  auto& outputs = cascade.outputs;
+  outputs.logits = model.find_output(from.logits());
+  if (from.labels_size() > 0) {
+    // Other outputs are unusable: all rows of one request must have the same outputs, whichever stage answers them.
+    auto& dims = model.outputs[static_cast<std::size_t>(outputs.logits)].dims;
+    const std::vector<std::int64_t> labels = {from.labels_size()};
+    need(dims == labels || dims == std::vector<std::int64_t>{-1}, "output '" + from.logits() +
+                                                                      "' does not have a number for each of its " +
+                                                                      std::to_string(from.labels_size()) + " labels");
+    dims = labels;
+  }
+  model.labels.assign(from.labels().begin(), from.labels().end());
+  if (!from.end_logits().empty()) outputs.end_logits = model.find_output(from.end_logits());
+  outputs.importance = model.find_output(kImportance);
+  outputs.confidence = model.find_output(kConfidence);
+  const auto make = [&](const char* name, const char* datatype, std::vector<std::int64_t> dims) {
+    cascade.made |= OutputSet{1} << model.outputs.size();
+    model.outputs.push_back({name, datatype, 4, false, std::move(dims), true});
+    return static_cast<int>(model.outputs.size()) - 1;
+  };
+  if (from.labels_size() > 0) outputs.probabilities = make("probabilities", "FP32", {from.labels_size()});
+  outputs.stage = make("cascade_stage", "INT32", {});
+  outputs.sureness = make("cascade_confidence", "FP32", {});
+  outputs.reason = make("cascade_reason", "INT32", {});
+  model.usual = 0;
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    const OutputSet bit = OutputSet{1} << i;
+    const bool everywhere = (cascade.made & bit) != 0 ||
+                            std::all_of(stages.begin(), stages.end(),
+                                        [&](const auto& one) { return one->find_output(model.outputs[i].name) >= 0; });
+    // After pruning, this output would be about other tokens than the client's.
+    if (!everywhere || model.outputs[i].name == kImportance) model.inner |= bit;
+    if (!model.outputs[i].on_request) model.usual |= bit;
+  }
+  if (model.usual == 0) model.usual = kAllOutputs;
+}
+
+void set_points(const v1::Cascade& from, const ModelSpec& model, Cascade& cascade) {
+  // An answer about tokens must cover all of them.
+  const bool about_tokens = std::any_of(model.outputs.begin(), model.outputs.end(),
+                                        [](const auto& output) { return output.token_level && !output.on_request; });
+  std::set<std::string> names = {"first", "last"};
+  for (const auto& each : from.points()) {
+    need(!each.name().empty() && names.insert(each.name()).second,
+         "point '" + each.name() + "' has no name, a reserved one, or that of another");
+    auto& point = cascade.points.emplace_back();
+    point.name = each.name();
+    point.rules = rules_of(each);
+    flow::validate(point.rules, cascade.spec);
+    point.prunes = point.rules.prune.alpha > 0 && cascade.outputs.importance >= 0 && !about_tokens;
+    if (each.has_accuracy()) point.accuracy = each.accuracy();
+  }
+  const int point = cascade.find_point(from.point());
+  need(point >= 0, "point '" + from.point() + "' is not one of its points");
+  cascade.point = static_cast<std::size_t>(point);
+}
+
+// Stages with their vocabularies as wordings; two stages of one group share one.
+void set_wordings(const v1::Cascade& from, const Stages& stages, Cascade& cascade, ModelSpec& model) {
+  std::map<std::uint32_t, std::size_t> wordings;
+  std::vector<std::shared_ptr<const ModelSpec>> made;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (group_of(from, s) == group_of(from, 0)) continue;
+    const auto [at, fresh] = wordings.emplace(group_of(from, s), made.size());
+    if (fresh) {
+      auto wording = std::make_shared<ModelSpec>(model);
+      const auto& stage = *stages[s];
+      wording->name = stage.name;
+      wording->inputs = stage.inputs;
+      wording->ids = stage.ids;
+      wording->mask = stage.mask;
+      wording->vocabulary = stage.vocabulary;
+      wording->text = stage.text;
+      wording->longest = longest_of(from, stages, s);
+      made.push_back(std::move(wording));
+    }
+    cascade.stages[s].wording = at->second + 1;
+  }
+  model.longest = longest_of(from, stages, 0);
+  model.wordings = std::move(made);
+}
+
+}  // namespace
 
 int Cascade::find_point(std::string_view name) const {
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -231,12 +248,13 @@ MaybeFault Cascade::check(const CascadeWishes& wishes) const {
   const auto point_known =
       wishes.point.empty() || wishes.point == "first" || wishes.point == "last" || find_point(wishes.point) >= 0;
   if (!point_known) return invalid("parameter cascade: " + quoted(wishes.point) + " is none of " + choices());
-  if (wishes.last >= static_cast<std::int64_t>(stages.size())) {
+  const auto last = std::ssize(stages) - 1;
+  if (wishes.last > last) {
     return invalid("parameter cascade_max_stage: " + std::to_string(wishes.last) + " is above the last stage, " +
-                   std::to_string(stages.size() - 1));
+                   std::to_string(last));
   }
-  if (wishes.point == "last" && wishes.last >= 0 && wishes.last + 1 < static_cast<std::int64_t>(stages.size())) {
-    return invalid("parameters cascade and cascade_max_stage: 'last' is stage " + std::to_string(stages.size() - 1) +
+  if (wishes.point == "last" && wishes.last >= 0 && wishes.last < last) {
+    return invalid("parameters cascade and cascade_max_stage: 'last' is stage " + std::to_string(last) +
                    ", which is above " + std::to_string(wishes.last));
   }
   return {};
@@ -244,10 +262,13 @@ MaybeFault Cascade::check(const CascadeWishes& wishes) const {
 
 std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, const v1::Cascade& from,
                                               const FindModel& find, dispatch::VariantId variant) {
-  std::vector<std::shared_ptr<const ModelSpec>> stages;
-  for (const auto& stage : from.stages()) stages.push_back(find(stage.model()));
+  const auto share = [](double value) { return value >= 0 && value <= 1; };
+  need(share(from.shadow_share()) && share(from.shadow_max_busy()) && share(from.drift_epsilon()) &&
+           from.drift_epsilon() < 1,
+       "shadow_share, shadow_max_busy and drift_epsilon must be shares, the last one below 1");
   auto cascade = std::make_shared<Cascade>();
   cascade->spec = spec_of(from);
+  const Stages stages = stages_of(from, find);
   cascade->labels.assign(from.labels().begin(), from.labels().end());
   cascade->version = deployment.version();
   cascade->seed = from.seed();
@@ -260,96 +281,23 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   cascade->drift_epsilon = from.drift_epsilon();
   cascade->content = std::hash<std::string>{}(from.SerializeAsString());
 
-  auto model = std::make_shared<ModelSpec>();
-  model->name = from.name();
-  model->variant = variant;
-  model->inputs = stages.front()->inputs;
-  model->ids = stages.front()->ids;
-  model->mask = stages.front()->mask;
-  model->vocabulary = stages.front()->vocabulary;
-  model->slo_ns = TimeNs{from.slo_ms()} * kMs;
-  model->default_timeout_ns = TimeNs{from.default_timeout_ms()} * kMs;
-  model->outputs = joined_outputs(stages);
-
-  auto& outputs = cascade->outputs;
-  outputs.logits = model->find_output(from.logits());
-  // Other outputs are unusable: all rows of one request must have the same outputs, whichever stage answers them.
-  model->labels.assign(from.labels().begin(), from.labels().end());
-  if (from.labels_size() > 0) model->outputs[static_cast<std::size_t>(outputs.logits)].dims = {from.labels_size()};
-  if (!from.end_logits().empty()) outputs.end_logits = model->find_output(from.end_logits());
-  outputs.importance = model->find_output(kImportance);
-  outputs.confidence = model->find_output(kConfidence);
-  const auto make = [&](const char* name, const char* datatype, std::vector<std::int64_t> dims) {
-    cascade->made |= OutputSet{1} << model->outputs.size();
-    model->outputs.push_back({name, datatype, 4, false, std::move(dims), true});
-    return static_cast<int>(model->outputs.size()) - 1;
-  };
-  if (from.labels_size() > 0) outputs.probabilities = make("probabilities", "FP32", {from.labels_size()});
-  outputs.stage = make("cascade_stage", "INT32", {});
-  outputs.sureness = make("cascade_confidence", "FP32", {});
-  outputs.reason = make("cascade_reason", "INT32", {});
-  for (std::size_t i = 0; i < model->outputs.size(); ++i) {
-    const OutputSet bit = OutputSet{1} << i;
-    const bool everywhere =
-        (cascade->made & bit) != 0 || std::all_of(stages.begin(), stages.end(), [&](const auto& stage) {
-          return stage->find_output(model->outputs[i].name) >= 0;
-        });
-    // After pruning, this output would be about other tokens than the client's.
-    if (!everywhere || model->outputs[i].name == kImportance) model->inner |= bit;
-    if (!model->outputs[i].on_request) {
-      if (model->usual == kAllOutputs) model->usual = 0;
-      model->usual |= OutputSet{1} << i;
-    }
-  }
-
-  // An answer about tokens must cover all of them.
-  const bool about_tokens = std::any_of(model->outputs.begin(), model->outputs.end(),
-                                        [](const auto& output) { return output.token_level && !output.on_request; });
-  for (const auto& each : from.points()) {
-    auto& point = cascade->points.emplace_back();
-    point.name = each.name();
-    point.rules = rules_of(each);
-    point.prunes = point.rules.prune.alpha > 0 && outputs.importance >= 0 && !about_tokens;
-    if (each.has_accuracy()) point.accuracy = each.accuracy();
-    if (each.name() == from.point()) cascade->point = cascade->points.size() - 1;
-  }
+  const auto model = begin_model(from, *stages.front(), variant);
+  set_outputs(from, stages, *cascade, *model);
+  set_points(from, *model, *cascade);
   const bool prunes = std::any_of(cascade->points.begin(), cascade->points.end(), [](auto& p) { return p.prunes; });
+  const auto& outputs = cascade->outputs;
+  const auto bit = [](int output) { return output < 0 ? OutputSet{0} : OutputSet{1} << output; };
   for (std::size_t s = 0; s < stages.size(); ++s) {
     auto& stage = cascade->stages.emplace_back();
     stage.model = stages[s];
     stage.levels = levels_of(deployment, stages[s]->name);
     if (model->text == nullptr) model->text = stages[s]->text;
-    model->longest = std::max(model->longest, stages[s]->longest);
-    const auto bit = [](int output) { return output < 0 ? OutputSet{0} : OutputSet{1} << output; };
-    for (std::size_t i = 0; i < model->outputs.size(); ++i) {
-      if (stages[s]->find_output(model->outputs[i].name) >= 0) stage.has |= OutputSet{1} << i;
-    }
+    for (const auto& output : stages[s]->outputs) stage.has |= bit(model->find_output(output.name));
     stage.always = bit(outputs.logits) | bit(outputs.end_logits);
     if (cascade->spec.stages[s].judge.score == flow::Score::kOutput) stage.always |= bit(outputs.confidence);
     if (prunes && s + 1 < stages.size()) stage.always |= bit(outputs.importance) & stage.has;
   }
-  // Stages with their vocabularies as wordings; two stages of one group share one.
-  std::map<std::uint32_t, std::size_t> wordings;
-  std::vector<std::shared_ptr<const ModelSpec>> made;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    if (of_first_group(from, s)) continue;
-    const auto [at, fresh] = wordings.emplace(from.stages(static_cast<int>(s)).tokenizer_group(), made.size());
-    if (fresh) {
-      auto wording = std::make_shared<ModelSpec>(*model);
-      const auto& stage = *stages[s];
-      wording->name = stage.name;
-      wording->inputs = stage.inputs;
-      wording->ids = stage.ids;
-      wording->mask = stage.mask;
-      wording->vocabulary = stage.vocabulary;
-      wording->text = stage.text;
-      wording->longest = longest_of(from, stages, s);
-      made.push_back(std::move(wording));
-    }
-    cascade->stages[s].wording = at->second + 1;
-  }
-  if (!made.empty()) model->longest = longest_of(from, stages, 0);
-  model->wordings = std::move(made);
+  set_wordings(from, stages, *cascade, *model);
   model->cascade = std::move(cascade);
   return model;
 }

@@ -79,11 +79,8 @@ struct Cascade {
 // Finds a model of the deployment by its name; null: none.
 using FindModel = std::function<std::shared_ptr<const ModelSpec>(const std::string& name)>;
 
-// Checks a cascade; the fault names the field and its error.
-MaybeFault check_cascade(const v1::Cascade& cascade, const FindModel& model);
-
-// Builds the model that clients see from a checked cascade.
+// Checks a cascade and builds the model that clients see. Throws std::invalid_argument, which names the field.
 std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, const v1::Cascade& from,
-                                              const FindModel& model, dispatch::VariantId variant);
+                                              const FindModel& find, dispatch::VariantId variant);
 
 }  // namespace arlo::gateway

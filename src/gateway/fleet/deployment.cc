@@ -27,21 +27,12 @@ dispatch::RuntimeSpec spec_of(const v1::Runtime& runtime, dispatch::VariantId va
   return spec;
 }
 
+// The states of an instance are those of its statistics, in the same order.
 v1::InstanceStats::State state_of(const Instance& instance) {
-  switch (instance.state) {
-    case Instance::State::kJoining:
-      return v1::InstanceStats::STATE_JOINING;
-    case Instance::State::kActive:
-      return v1::InstanceStats::STATE_ACTIVE;
-    case Instance::State::kDraining:
-      return v1::InstanceStats::STATE_DRAINING;
-    case Instance::State::kEjected:
-      return v1::InstanceStats::STATE_EJECTED;
-    case Instance::State::kDrained:
-      return v1::InstanceStats::STATE_DRAINED;
-  }
-  return v1::InstanceStats::STATE_UNSPECIFIED;
+  return static_cast<v1::InstanceStats::State>(static_cast<int>(instance.state) + v1::InstanceStats::STATE_JOINING);
 }
+static_assert(static_cast<int>(Instance::State::kDrained) + v1::InstanceStats::STATE_JOINING ==
+              v1::InstanceStats::STATE_DRAINED);
 
 }  // namespace
 
@@ -176,7 +167,7 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
     models_.push_back(make_cascade(deployment, cascade, find, variants_.at(cascade.name())));
   }
   for (const auto& pipeline : deployment.pipelines()) {
-    models_.push_back(make_pipeline(pipeline, find, variants_.at(pipeline.name())));
+    models_.push_back(make_pipeline(deployment, pipeline, find, variants_.at(pipeline.name())));
   }
   auto present = std::move(instances_);
   instances_ = kept;

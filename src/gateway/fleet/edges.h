@@ -2,19 +2,14 @@
 // previous one, and the source of each input of the next stage.
 #pragma once
 
-#include <string>
-
-#include "base/fault.h"
 #include "gateway/fleet/pipeline.h"
 
 namespace arlo::gateway {
 
-// Checks an edge. `from`: the pipeline with its stages. A fault names the error; `where`: the pipeline's name.
-MaybeFault check_edge(const v1::Pipeline& from, const v1::PipelineEdge& edge, const FindModel& model,
-                      const std::string& where);
+// Checks an edge and adds it to its tail. `head`: null for an exit. `core`: its index among the core's edges; -1: an
+// exit. Throws std::invalid_argument.
+void add_edge(const v1::PipelineEdge& from, FlowSpec::Stage& tail, const FlowSpec::Stage* head, std::int32_t core);
 
-// Fills `to.expand` for an edge between two stages.
-MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, const FlowSpec::Stage& head,
-                   const std::string& where, FlowSpec::Edge& to);
+FlowSpec::Chunks chunks_of(const v1::Chunks& from);
 
 }  // namespace arlo::gateway

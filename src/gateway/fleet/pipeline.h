@@ -126,8 +126,8 @@ bool alike(const ModelSpec& a, const ModelSpec& b);
 // Checks the cascades and pipelines of a deployment whose models are sound; the fault names the error.
 MaybeFault check_flows(const v1::Deployment& deployment);
 
-// Builds the model that clients see. The deployment must have been checked.
-std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const FindModel& model,
-                                               dispatch::VariantId variant);
+// Checks a pipeline and builds the model that clients see. Throws std::invalid_argument, which names the field.
+std::shared_ptr<const ModelSpec> make_pipeline(const v1::Deployment& deployment, const v1::Pipeline& from,
+                                               const FindModel& find, dispatch::VariantId variant);
 
 }  // namespace arlo::gateway

@@ -13,7 +13,7 @@ flow::ByLength by_length(const google::protobuf::RepeatedPtrField<v1::AtLength>&
 
 template <class Numbers>
 std::vector<std::pair<double, double>> curve_of(const Numbers& from, const Numbers& to, const char* fields) {
-  if (from.size() != to.size()) throw std::invalid_argument(std::string(fields) + " must have as many numbers");
+  need(from.size() == to.size(), std::string(fields) + " must have as many numbers");
   std::vector<std::pair<double, double>> curve;
   curve.reserve(static_cast<std::size_t>(from.size()));
   for (int i = 0; i < from.size(); ++i) curve.emplace_back(from[i], to[i]);
@@ -21,6 +21,13 @@ std::vector<std::pair<double, double>> curve_of(const Numbers& from, const Numbe
 }
 
 }  // namespace
+
+int floats_of(const ModelSpec& model, const std::string& name, const std::string& use) {
+  const int at = model.find_output(name);
+  need(at >= 0 && model.outputs[static_cast<std::size_t>(at)].datatype == "FP32",
+       "'" + model.name + "' has no output '" + name + "' of FP32, " + use);
+  return at;
+}
 
 flow::Calibrator calibrator_of(const v1::Calibrator& from) {
   using Kind = flow::Calibrator::Kind;

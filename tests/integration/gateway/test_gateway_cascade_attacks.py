@@ -154,41 +154,6 @@ async def test_a_stream_that_nobody_reads(workers: Workers, start: Any) -> None:
         await still_right(gateway)
 
 
-async def test_workers_die_while_all_is_doubled(workers: Workers, start: Any) -> None:
-    """Every early exit has a shadow, the price is automatic, and stage after stage is killed."""
-    plans = {"usual": Plan([[t, t * 0.8] for t in np.linspace(0.9, 0.0, 8)])}
-    deployment = cascade_deployment(workers, EVERYWHERE, plans, slo_ms=150, auto_price=True, **OWN)
-    async with start(deployment, dispatch=BATCHES) as gateway:
-        stop = asyncio.Event()
-        rows = 0
-
-        async def client(seed: int) -> None:
-            nonlocal rows
-            random = np.random.default_rng(seed)
-            while not stop.is_set():
-                records = random.integers(0, RECORDS, random.integers(1, 6)).tolist()
-                outputs = arrays_of(await gateway.infer(request_of(records), timeout=20))
-                rows += len(records)
-                for record, stage, logits in zip(records, outputs["cascade_stage"], outputs["logits"], strict=True):
-                    np.testing.assert_array_equal(logits, recorded(STAGES[stage])[0][record])
-
-        clients = [asyncio.create_task(client(seed)) for seed in range(6)]
-        for worker in (3, 2, 0):
-            await asyncio.sleep(0.4)
-            os.kill(await workers.pid(worker), signal.SIGKILL)
-            await gateway.stats_when(lambda s: any(i.state == 4 for i in s.instances), "ejected", model="kinds")
-            await workers.whole()
-            await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "back", model="kinds")
-        stop.set()
-        await asyncio.gather(*clients)
-        for stage in STAGES:
-            await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
-        stats = await gateway.stats("kinds")
-        assert stats.outcomes.on_time + stats.outcomes.late == rows == sum(sum(s.exits) for s in stats.stages)
-        assert stats.outcomes.failed == stats.outcomes.expired == 0
-        assert all(0 <= stage.shadow_disagreed <= stage.shadow_rows <= stage.visits for stage in stats.stages)
-
-
 @pytest.mark.parametrize("load", [1.2, 2.0])
 async def test_more_rows_than_the_last_stage_takes(workers: Workers, start: Any, load: float) -> None:
     """Open loop at so many times what the last stage carries, its worker killed meanwhile, every tenth request with a
