@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dispatch/scheduler.h"
-#include "flow/cascade/spec.h"
+#include "flow/cascade/cascade.h"
 #include "flow/pipeline/pipeline.h"
 #include "flow/rules/guard.h"
 #include "solve/tokens/chooser.h"
