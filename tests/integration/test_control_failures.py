@@ -118,4 +118,7 @@ async def test_the_gateway_killed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert all(burst[-1] - burst[0] < 5 for burst in bursts)
         assert all("14: " in failure for failure in load.failures)  # UNAVAILABLE, which clients try again
         assert cluster.status().counters["gateway_restarts"] == 2
-        assert cluster.status().counters["worker_restarts"] == 0
+        # A gateway that dies cancels what it has sent, and Triton 2.51 may crash when a cancellation meets its answer.
+        restarted = [str(event["worker"]) for event in events(caplog, "worker_restarted")]
+        logs = [cluster.reconciler.infos[name].log or "" for name in restarted]
+        assert all("Signal (" in Path(log).read_text() for log in logs)
