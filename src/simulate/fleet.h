@@ -1,5 +1,5 @@
-// The workers of a simulation and their lives: they start, join the scheduler, execute what has reached them, drain,
-// load another runtime, fail, and are gone.
+// The workers of a simulation and their lives: they start, join the scheduler, execute the rows that have reached them,
+// drain, load another runtime, fail, and are gone.
 #pragma once
 
 #include <array>

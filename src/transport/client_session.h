@@ -47,7 +47,9 @@ class ClientSession final : public Http2Session {
   // Sets the reason for calls that are lost when this is deleted.
   void lost(std::string why) { why_lost_ = std::move(why); }
 
-  bool feed(std::string_view bytes);  // as in ServerSession
+  // As in ServerSession.
+  bool feed(std::string_view bytes);
+  bool output(std::string* out, std::size_t most) { return append(out, most); }
   [[nodiscard]] std::size_t calls() const;
 
  private:

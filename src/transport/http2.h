@@ -77,17 +77,17 @@ class Http2Session {
   Http2Session(const Http2Session&) = delete;
   Http2Session& operator=(const Http2Session&) = delete;
 
-  // Appends bytes to send, up to about `most`. False: it failed, close at once.
-  bool output(std::string* out, std::size_t most) {
-    told_ = false;
-    return append_output(session_, out, most);
-  }
   // Whether there is nothing more to read or write.
   [[nodiscard]] bool over() const {
     return nghttp2_session_want_read(session_) == 0 && nghttp2_session_want_write(session_) == 0;
   }
 
  protected:
+  // Appends bytes to send, up to about `most`. False: it failed, close at once.
+  bool append(std::string* out, std::size_t most) {
+    told_ = false;
+    return append_output(session_, out, most);
+  }
   // `wants_to_send`: output() has data; called again only after output() was called.
   explicit Http2Session(std::function<void()> wants_to_send) : wants_to_send_(std::move(wants_to_send)) {}
   ~Http2Session() { nghttp2_session_del(session_); }

@@ -149,7 +149,7 @@ class ServerSession::Answering : public ServerCall {
  protected:
   Answering(ServerSession& session, std::int32_t stream) : session_(session), stream_(stream) {}
   ~Answering() = default;
-  virtual void account() = 0;  // what is held has changed
+  virtual void account() = 0;  // the bytes held have changed
 
   void await(TimeNs since) {
     if (awaited_since_ != 0) --session_.awaited_;

@@ -80,7 +80,7 @@ bool ServerSession::feed(std::string_view bytes, TimeNs now) {
 bool ServerSession::output(std::string* out, std::size_t most) {
   while (held_ > limits_.held_bytes && shed()) {
   }
-  const bool good = Http2Session::output(out, most);
+  const bool good = append(out, most);
   let_on();
   return good;
 }

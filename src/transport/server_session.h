@@ -119,7 +119,7 @@ class ServerSession final : public Http2Session {
 
   // Takes received bytes. False: the connection is unusable once output() is sent.
   bool feed(std::string_view bytes, TimeNs now);
-  // As in Http2Session.
+  // Appends bytes to send, up to about `most`. False: it failed, close at once.
   bool output(std::string* out, std::size_t most);
   // Announces that no further calls are accepted; calls under way, and those sent before the client heard this, end
   // normally.

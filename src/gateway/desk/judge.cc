@@ -85,6 +85,7 @@ Judged judge(const VisitCall& visit) {
   if (spec.judged) judged.said = said_of(visit.of(), row.parsed, row.length);
   const auto& q = judged.said.q;
   std::vector<double> scores;
+  scores.reserve(spec.edges.size());
   for (const auto& edge : spec.edges) scores.push_back(q.empty() ? 0 : flow::score_of(edge.score, q));
   flow::pipeline::take_edges(spec.guards, spec.first, static_cast<std::size_t>(visit.variant), judged.said.label,
                              scores, {.row = visit.root->number, .length = row.length}, state.core, visit.id,

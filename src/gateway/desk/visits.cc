@@ -232,7 +232,7 @@ void Visits::begin(Call& call, TimeNs now, Effects& effects) {
   }
   const bool pressed = !own && state->tenants.price(tenant) > 1;
   for (auto& row : call.rows) {  // all are counted, whichever is refused
-    row.flow.reset(new FlowRow{.state = state, .tenant = tenant, .pressed = pressed});
+    row.flow = std::make_unique<FlowRow>(FlowRow{.state = state, .tenant = tenant, .pressed = pressed});
   }
   for (auto& row : call.rows) {
     if (call.fault.code == Code::kOk) begin_roots(row, wished, now, effects);

@@ -201,7 +201,7 @@ class StreamCall final : public OpenStream,
         call_->finish(0, {}, {});
       } else {
         call_->finish(static_cast<std::uint32_t>(Code::kUnavailable),
-                      "the gateway is stopping: what is unanswered was not served", {});
+                      "the gateway is stopping: calls without an answer were not served", {});
       }
       call_ = nullptr;
       return;

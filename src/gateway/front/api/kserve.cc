@@ -81,7 +81,7 @@ MaybeFault append_values(const json& data, const std::string& what, std::string*
 MaybeFault append_data(const json& data, const std::string& datatype, const std::string& what, std::string* out) {
   if (!data.is_array()) return invalid(what + ": data must be a list");
   MaybeFault fault;
-  const bool known = of_type(datatype, [&]<class T>(T) { fault = append_values<T>(data, what, out); });
+  const bool known = of_type(datatype, [&]<class T>(const T&) { fault = append_values<T>(data, what, out); });
   if (known) return fault;
   return invalid(what + ": datatype " + arlo::quoted(datatype) + " has no form in JSON; send it as binary data");
 }
@@ -155,7 +155,7 @@ MaybeFault write_values(std::string_view raw, std::int64_t rows, json* out) {
 MaybeFault write_data(const std::string& datatype, std::string_view raw, std::int64_t rows, json* out) {
   *out = json::array();
   MaybeFault fault;
-  const bool known = of_type(datatype, [&]<class T>(T) { fault = write_values<T>(raw, rows, out); });
+  const bool known = of_type(datatype, [&]<class T>(const T&) { fault = write_values<T>(raw, rows, out); });
   if (known) return fault;
   return invalid("an output of datatype " + datatype + " has no form in JSON; ask for it as binary data");
 }
