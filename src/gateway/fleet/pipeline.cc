@@ -220,7 +220,7 @@ FlowSpec::Stage stage_of(const v1::Deployment& deployment, const v1::PipelineSta
     auto model = find(variant.model());
     need(model != nullptr, "variant '" + variant.model() + "' is no model of the deployment");
     need(variant.has_tokens() == from.variants(0).has_tokens() && (variant.has_tokens() || !from.has_tokens()),
-         "tokens are said of some variants and not of '" + variant.model() + "'");
+         "either all variants have tokens, or none: '" + variant.model() + "' differs from the first");
     const auto first = to.variants.empty() ? model : to.variants.front().model;
     to.variants.push_back(variant_of(from, variant, entry == nullptr ? *first : *entry, std::move(model), *first));
   }
@@ -401,7 +401,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Deployment& deployment,
     flow->stages.push_back(stage_of(deployment, stage, find, entry));
     need(names.insert(stage.name()).second, "two stages are '" + stage.name() + "'");
     need(stage.variants(0).has_tokens() == by_tokens,
-         "tokens are said of some variants and not of '" + stage.variants(0).model() + "'");
+         "either all variants have tokens, or none: '" + stage.variants(0).model() + "' differs from the first");
   }
   const auto& entry = *flow->stages.front().variants.front().model;
   need(!from.has_chunks() || !entry.of_tensors(), "chunks are of token ids, and the entry takes tensors");
