@@ -98,8 +98,8 @@ class Branching {
   }
 
   static std::vector<int> up(const std::vector<double>& loads) {
-    std::vector<int> counts;
-    for (const double load : loads) counts.push_back(load <= kWhole ? 0 : static_cast<int>(std::ceil(load - kWhole)));
+    std::vector<int> counts(loads.size());
+    for (auto i = loads.size(); i-- > 0;) counts[i] = std::max(0, static_cast<int>(std::ceil(loads[i] - kWhole)));
     return counts;
   }
 
