@@ -52,9 +52,9 @@ void check_timeout(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   check_timeout(text);
-  need(percent_decoded(text) == decoded_plainly(text));
+  need(arlo::percent_decoded(text) == decoded_plainly(text));
   const std::string encoded = percent_encoded(text);
   for (const char each : encoded) need(each >= ' ' && each <= '~');
-  need(percent_decoded(encoded) == text);
+  need(arlo::percent_decoded(encoded) == text);
   return 0;
 }
