@@ -115,7 +115,7 @@ void bind(nb::module_& m) {
            "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: "
            "(from,\n"
            "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.\n"
-           "`falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price;\n"
+           "`falls_back`: edges whose head answers in its place; `follows_load`: some exit depends on the price;\n"
            "`energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none;\n"
            "`joins`: (edge, stage) of edges that join what comes of one row of that stage.");
   nb::class_<Plan>(m, "PipelinePlan", "What a planner says of a pipeline: src/flow/pipeline/spec.h.")

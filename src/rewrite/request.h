@@ -83,7 +83,6 @@ class InferRequest {
   [[nodiscard]] std::string_view cell(std::size_t row, std::size_t input) const {
     return cells_[row * model_->inputs.size() + input];
   }
-  [[nodiscard]] std::string_view row_bytes(std::size_t input, std::size_t row) const { return cell(row, input); }
   // Writes a row's token ids, for the code that selects among them; `out` is overwritten. None where rows are tensors.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
   // True if rows of both may go to a worker as one request: they are for one model and forward the same parameters.

@@ -116,7 +116,7 @@ MaybeFault InferRequest::read_tasks(bool raw_given) {
     return invalid("input 'task' is given twice");
   }
   if (parameter && tensor != tensors_.end()) {
-    return invalid("task is said twice, by the parameter and by the input: leave one out");
+    return invalid("task is given twice, by the parameter and by the input: leave one out");
   }
   tasks_.assign(rows, 0);
   if (tensor != tensors_.end() && !names_tasks(*tensor)) {

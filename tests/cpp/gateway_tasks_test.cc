@@ -160,7 +160,7 @@ TEST(Tasks, UnknownOrMissingAreRefusedWithTheList) {
        "row 1: input 'task' has 2; model 'm' has the tasks 0 to 1, topic, tone"},
       {with_input("INT64", fixture::raw64({-1, 0})),
        "row 0: input 'task' has -1; model 'm' has the tasks 0 to 1, topic, tone"},
-      {both, "task is said twice, by the parameter and by the input: leave one out"},
+      {both, "task is given twice, by the parameter and by the input: leave one out"},
       {twice, "input 'task' is given twice"},
       {with_input("BYTES", names({"tone"})), "input 'task' carries 1 texts; its shape needs 2"},
       {with_input("BYTES", names({"tone"}), 1), "input 'task' has 1 rows; 2 are needed, as of the others"},

@@ -99,7 +99,7 @@ TEST(Tensors, MayComeTyped) {
   for (int i = 1; i <= 8; ++i) message.mutable_inputs(0)->mutable_contents()->add_fp32_contents(static_cast<float>(i));
   const Tried of(message, deployment_of(kPixels));
   ASSERT_EQ(of.fault, "");
-  EXPECT_EQ(of.request.row_bytes(0, 1), raw({5, 6, 7, 8}));
+  EXPECT_EQ(of.request.cell(1, 0), raw({5, 6, 7, 8}));
   message.mutable_inputs(0)->mutable_contents()->add_fp32_contents(9);
   EXPECT_EQ(Tried(message, deployment_of(kPixels)).fault, "input 'pixels' carries 9 elements; its shape needs 8");
   message.mutable_inputs(0)->mutable_contents()->clear_fp32_contents();

@@ -315,7 +315,7 @@ TEST_F(TransportUnread, ThoseThatWaitMayGo) {
   call("/c", message(200), true);
   ASSERT_TRUE(talk());
   client_->reset(gone);
-  client_->reset(1);  // its answer waits for nobody now
+  client_->reset(1);  // no client waits for its answer now
   ASSERT_TRUE(talk());
   EXPECT_EQ(keeper_.sizes, (std::vector<std::size_t>{10, 200}));
   EXPECT_EQ(keeper_.ended, 2);

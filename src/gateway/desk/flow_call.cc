@@ -148,7 +148,7 @@ MaybeFault VisitCall::write() {
     if (input.role == Role::kTensor) {                          // the client's value
       const int at = state->model->find_input(input.name);
       if (at < 0) continue;
-      const auto sent = root->row->call->request.row_bytes(static_cast<std::size_t>(at), root->row->index);
+      const auto sent = root->row->call->request.cell(root->row->index, static_cast<std::size_t>(at));
       if (sent.empty()) continue;
       auto* tensor = add(input.name, input.datatype, sent);
       tensor->mutable_shape()->Add(input.dims.begin(), input.dims.end());

@@ -128,7 +128,7 @@ def test_a_report(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_report_plans_with_what_was_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `arlo plan flow --demand` does: the rows that leave early are the ones the small model is right about."""
+    """As `arlo plan flow --demand` does: the rows that leave early are those that the small model gets right."""
     mixed = '{ensemble = "weighted", weights = [1, 1]}'
     edges = EXIT.format(when='{score = "calibrated_max", at_least = 0.8}') + ONWARD.format(answer=mixed)
     path = tmp_path / "flow.toml"
